@@ -70,10 +70,8 @@ func NewT(tb testing.TB, name string) *NetNS {
 }
 
 func (ns *NetNS) setUp() error {
-	for _, set := range quietIPv6() {
-		if err := ns.Sysctl(set.path, set.value); err != nil {
-			return err
-		}
+	if err := ns.setAll(quietIPv6()); err != nil {
+		return err
 	}
 	nl, err := ns.Netlink()
 	if err != nil {

@@ -16,9 +16,15 @@ type sysctl struct{ path, value string }
 // Sysctl sets a kernel parameter of the namespace. The path is relative to
 // /proc/sys, for instance "net/ipv4/ip_forward".
 func (ns *NetNS) Sysctl(path, value string) error {
+	return ns.setAll([]sysctl{{path, value}})
+}
+
+func (ns *NetNS) setAll(list []sysctl) error {
 	return ns.Do(func() error {
-		if err := os.WriteFile(filepath.Join(sysctlRoot, path), []byte(value), 0); err != nil {
-			return fmt.Errorf("set sysctl in %s: %w", ns.name, err)
+		for _, set := range list {
+			if err := os.WriteFile(filepath.Join(sysctlRoot, set.path), []byte(set.value), 0); err != nil {
+				return fmt.Errorf("set sysctl in namespace %s: %w", ns.name, err)
+			}
 		}
 		return nil
 	})
@@ -30,7 +36,7 @@ func (ns *NetNS) ReadSysctl(path string) (string, error) {
 	err := ns.Do(func() error {
 		data, err := os.ReadFile(filepath.Join(sysctlRoot, path))
 		if err != nil {
-			return fmt.Errorf("read sysctl in %s: %w", ns.name, err)
+			return fmt.Errorf("read sysctl in namespace %s: %w", ns.name, err)
 		}
 		value = strings.TrimSpace(string(data))
 		return nil
