@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package nat
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+)
+
+// choice is the backend of a Service in one family (R3, R4).
+type choice struct {
+	addr netip.Addr // invalid: none
+	rank rank
+	// local is true when the best-ranked endpoint of addr is on this node.
+	local bool
+	// nodes are those with a best-ranked endpoint of addr, sorted; without a choice, all nodes that an endpoint names, best first.
+	nodes []string
+	// rivals are the best-ranked addresses when there are several.
+	rivals []netip.Addr
+	// outranked is true when this node has an endpoint of addr that ranks lower than another node's.
+	outranked bool
+	// targets are the target ports that the chosen endpoint's slices resolve, by name and protocol.
+	targets []servicePort
+	// refused says which endpoints do not count, and why.
+	refused []string
+	// listed are all endpoint addresses, counted or not.
+	listed []netip.Addr
+}
+
+func (c choice) found() bool { return c.addr.IsValid() }
+
+// servesPorts reports whether PortList ingress may use the backend.
+func (c choice) servesPorts() bool { return c.found() && c.rank <= serving }
+
+func (c choice) equal(o choice) bool {
+	return c.addr == o.addr && c.rank == o.rank && c.local == o.local && c.outranked == o.outranked &&
+		slices.Equal(c.nodes, o.nodes) && slices.Equal(c.rivals, o.rivals) && slices.Equal(c.targets, o.targets) &&
+		slices.Equal(c.refused, o.refused) && slices.Equal(c.listed, o.listed)
+}
+
+// target returns the port that the endpoint listens on for a Service port.
+func (c choice) target(p servicePort) (uint16, bool) {
+	for _, t := range c.targets {
+		if t.name == p.name && t.protocol == p.protocol {
+			return t.port, true
+		}
+	}
+	return 0, false
+}
+
+// vouchers says what this node knows about endpoint addresses.
+type vouchers struct {
+	node string
+	// hasPod reports whether a living Pod of the namespace on this node has the address.
+	hasPod func(namespace string, a netip.Addr) bool
+	// nodeAddress returns why an address belongs to a node, or "".
+	nodeAddress func(a netip.Addr) string
+	// programmed reports whether the backend is what the Service's addresses translate to already.
+	programmed func(a netip.Addr) bool
+}
+
+// accepted is an endpoint that counts, with the slice that lists it.
+type accepted struct {
+	endpoint
+	slice *endpointSlice
+}
+
+// chooseBackend recomputes the union over all slices of a Service in one family; slices must be sorted by name.
+func chooseBackend(slicesOfService []*endpointSlice, f family, v vouchers) choice {
+	var c choice
+	var counted []accepted
+	for _, s := range slicesOfService {
+		if s.family != f {
+			continue
+		}
+		c.refused = append(c.refused, s.problems...)
+		for _, e := range s.endpoints {
+			c.listed = append(c.listed, e.addr)
+			if why := v.refuses(s.service.Namespace, e); why != "" {
+				c.refused = append(c.refused, why)
+				c.nodes = append(c.nodes, e.node)
+				continue
+			}
+			counted = append(counted, accepted{e, s})
+		}
+	}
+	slices.SortFunc(c.listed, netip.Addr.Compare)
+	c.listed = slices.Compact(c.listed)
+	c.refused = compactSorted(c.refused)
+	if len(counted) == 0 {
+		c.nodes = compactSorted(c.nodes)
+		return c
+	}
+	c.pick(counted, v)
+	return c
+}
+
+// refuses returns why an endpoint does not count, or "".
+func (v vouchers) refuses(namespace string, e endpoint) string {
+	if why := v.nodeAddress(e.addr); why != "" {
+		return fmt.Sprintf("endpoint %s is %s", e.addr, why)
+	}
+	if e.node == v.node && !v.hasPod(namespace, e.addr) {
+		return fmt.Sprintf("endpoint %s: no running Pod of namespace %s on node %s has this address", e.addr, namespace, v.node)
+	}
+	return ""
+}
+
+// pick settles which of the best-ranked addresses is the backend.
+func (c *choice) pick(counted []accepted, v vouchers) {
+	slices.SortStableFunc(counted, func(a, b accepted) int {
+		return cmp.Or(cmp.Compare(a.rank, b.rank), cmp.Compare(a.node, b.node), a.addr.Compare(b.addr))
+	})
+	c.rank = counted[0].rank
+	var best []netip.Addr
+	for _, e := range counted {
+		if e.rank == c.rank {
+			best = append(best, e.addr)
+		}
+	}
+	slices.SortFunc(best, netip.Addr.Compare)
+	best = slices.Compact(best)
+	if len(best) == 1 {
+		c.addr = best[0]
+	} else {
+		c.rivals = best
+		if i := slices.IndexFunc(best, v.programmed); i >= 0 {
+			c.addr = best[i]
+		}
+	}
+	c.nodes = nil
+	for _, e := range counted {
+		if e.rank == c.rank && (e.addr == c.addr || !c.found()) {
+			c.nodes = append(c.nodes, e.node)
+		}
+	}
+	c.nodes = compactSorted(c.nodes)
+	if !c.found() {
+		return
+	}
+	c.local = slices.Contains(c.nodes, v.node)
+	c.outranked = !c.local && slices.ContainsFunc(counted, func(e accepted) bool { return e.addr == c.addr && e.node == v.node })
+	c.resolveTargets(counted)
+}
+
+// resolveTargets unites the ports of the slices that list the chosen endpoint; where an update is half done and they differ, the
+// better-ranked endpoint's slice decides, then the first by name.
+func (c *choice) resolveTargets(counted []accepted) {
+	for _, e := range counted {
+		if e.addr != c.addr {
+			continue
+		}
+		for _, p := range e.slice.ports {
+			if _, known := c.target(p); !known {
+				c.targets = append(c.targets, p)
+			}
+		}
+	}
+	slices.SortFunc(c.targets, func(a, b servicePort) int {
+		return cmp.Or(cmp.Compare(a.protocol, b.protocol), cmp.Compare(a.name, b.name))
+	})
+}
+
+func compactSorted(s []string) []string {
+	slices.Sort(s)
+	return slices.Compact(s)
+}

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package nat
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+)
+
+// Labels and annotations of the Service contract.
+const (
+	LabelProxyName       = "service.kubernetes.io/service-proxy-name"
+	AnnotationWholeIP    = "networking.cozystack.io/wholeIP"
+	AnnotationAllowICMP  = "networking.cozystack.io/allowICMP"
+	AnnotationPrimary    = "networking.cozystack.io/primaryEgress"
+	labelSliceOfService  = "kubernetes.io/service-name"
+	annotationTrue       = "true"
+	annotationFalse      = "false"
+	defaultProxyCozy     = "cozy-proxy"
+	defaultProxyNatplane = "natplane"
+)
+
+// Config is what the operator sets; it does not change while an Engine lives.
+type Config struct {
+	// Node is the name of the Node object that this agent serves.
+	Node string
+	// ProxyNames are the label values that delegate a Service (R1).
+	ProxyNames []string
+	// ClusterCIDRs are pod and service ranges, in addition to what Node objects say (R9).
+	ClusterCIDRs []netip.Prefix
+	// PublicCIDRs, when not empty, are the only addresses that may become public (R7).
+	PublicCIDRs []netip.Prefix
+	// MasqueradeCIDRs are sources that are masqueraded as node addresses are (R10).
+	MasqueradeCIDRs []netip.Prefix
+	// ShardCIDRs are the private sources of a shard (R19).
+	ShardCIDRs []netip.Prefix
+	// Reserved addresses are never captured: those of the API server (R7).
+	Reserved []netip.Addr
+}
+
+// DefaultProxyNames delegates to natplane and, as a drop-in, what was delegated to cozy-proxy.
+func DefaultProxyNames() []string { return []string{defaultProxyCozy, defaultProxyNatplane} }
+
+// DefaultShardCIDRs are the private ranges of RFC 1918, RFC 6598 (100.64.0.0/10) and RFC 4193 (ULA).
+func DefaultShardCIDRs() []netip.Prefix {
+	return []netip.Prefix{
+		netip.MustParsePrefix("10.0.0.0/8"),
+		netip.MustParsePrefix("100.64.0.0/10"),
+		netip.MustParsePrefix("172.16.0.0/12"),
+		netip.MustParsePrefix("192.168.0.0/16"),
+		netip.MustParsePrefix("fc00::/7"),
+	}
+}
+
+// Validate names every field that cannot work.
+func (c Config) Validate() error {
+	var errs []error
+	if c.Node == "" {
+		errs = append(errs, errors.New("node name is empty: give --node-name the name of this machine's Node object"))
+	}
+	if len(c.ProxyNames) == 0 {
+		errs = append(errs, errors.New("no proxy name: without one no Service is delegated"))
+	}
+	for _, name := range c.ProxyNames {
+		if name == "" {
+			errs = append(errs, errors.New("empty proxy name: it would select Services without a delegation"))
+		}
+	}
+	for flag, prefixes := range map[string][]netip.Prefix{
+		"cluster-cidr": c.ClusterCIDRs, "public-cidr": c.PublicCIDRs,
+		"masquerade-source-cidr": c.MasqueradeCIDRs, "shard-source-cidr": c.ShardCIDRs,
+	} {
+		for _, p := range prefixes {
+			if !p.IsValid() || p.Addr().Is4In6() {
+				errs = append(errs, fmt.Errorf("--%s %v is not an IPv4 or IPv6 prefix", flag, p))
+			}
+		}
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package nat
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+)
+
+// grant is what a Service obtained of a public address that it claims (R7).
+type grant struct {
+	service *service
+	whole   bool
+	echo    bool
+	ports   []servicePort
+	// owner, when set, holds what the Service wanted: the whole address, or the ports in lost.
+	owner *Key
+	lost  []servicePort
+	// lostWhole is true when the address as a whole is another's, or is shared already and was wanted as a whole.
+	lostWhole bool
+}
+
+// any reports whether the Service holds something of the address.
+func (g grant) any() bool { return g.whole || len(g.ports) > 0 }
+
+// divide gives a public address to its claimants, the oldest first: a whole address to one, or ports to several. It looks at Services
+// only, because every node has to come to the same answer and Pods are known to their own node alone.
+func divide(claimants []*service) []grant {
+	grants := make([]grant, 0, len(claimants))
+	var whole, first *Key
+	taken := map[servicePort]*Key{}
+	echoTaken := false
+	for _, s := range claimants {
+		g := grant{service: s}
+		switch {
+		case whole != nil:
+			g.owner, g.lostWhole = whole, true
+		case s.whole && first != nil:
+			g.owner, g.lostWhole = first, true
+		case s.whole:
+			g.whole = true
+			whole = &s.key
+		default:
+			for _, p := range s.ports {
+				id := servicePort{protocol: p.protocol, port: p.port}
+				if owner := taken[id]; owner != nil {
+					if g.owner == nil {
+						g.owner = owner
+					}
+					g.lost = append(g.lost, p)
+					continue
+				}
+				taken[id] = &s.key
+				g.ports = append(g.ports, p)
+			}
+			if s.echo && len(g.ports) > 0 && !echoTaken {
+				g.echo, echoTaken = true, true
+			}
+		}
+		if first == nil && g.any() {
+			first = &s.key
+		}
+		grants = append(grants, g)
+	}
+	return grants
+}
+
+// oldestHolder returns the grant of the oldest Service that holds something; its backend alone may use the address for egress (R8).
+func oldestHolder(grants []grant) *grant {
+	for i := range grants {
+		if grants[i].any() {
+			return &grants[i]
+		}
+	}
+	return nil
+}
+
+// newAddress makes the record of a public address from its grants and the backends of their Services.
+func newAddress(public netip.Addr, grants []grant, backend func(*service) choice) *Address {
+	if len(grants) == 0 {
+		return nil
+	}
+	rec := &Address{Public: public, Owner: grants[0].service.key}
+	if oldest := oldestHolder(grants); oldest != nil {
+		rec.Owner = oldest.service.key
+	}
+	for _, g := range grants {
+		if g.any() {
+			rec.serve(g, backend(g.service))
+		}
+	}
+	rec.Elsewhere = !rec.Hosted && (rec.Whole.Active() || rec.Echo.Active() || len(rec.Ports) > 0)
+	rec.Ports = sortPorts(rec.Ports)
+	rec.Attached = sortAddrs(rec.Attached)
+	return rec
+}
+
+// serve adds what one Service forwards on this node.
+func (rec *Address) serve(g grant, c choice) {
+	s := g.service
+	if !c.found() || !c.local && !s.spread {
+		return
+	}
+	if c.local {
+		rec.Hosted = true
+		rec.Attached = append(rec.Attached, c.addr)
+	}
+	sources := s.sources[familyOf(rec.Public)]
+	if g.whole {
+		rec.Whole = Forward{Backend: c.addr, Owner: s.key, Sources: sources}
+		return
+	}
+	if !c.servesPorts() {
+		return
+	}
+	for _, p := range g.ports {
+		if target, ok := c.target(p); ok {
+			rec.Ports = append(rec.Ports, Port{
+				Protocol: p.protocol, Port: p.port, Target: netip.AddrPortFrom(c.addr, target), Owner: s.key, Sources: sources,
+			})
+		}
+	}
+	if g.echo {
+		rec.Echo = Forward{Backend: c.addr, Owner: s.key, Sources: sources}
+	}
+}
+
+func sortPorts(ports []Port) []Port {
+	slices.SortFunc(ports, func(a, b Port) int { return cmp.Or(cmp.Compare(a.Protocol, b.Protocol), cmp.Compare(a.Port, b.Port)) })
+	return ports
+}

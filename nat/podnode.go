@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package nat
+
+import (
+	"net/netip"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// podAddresses returns the addresses that a Pod vouches for on this node: none for a Pod elsewhere, one that ended (its address may be
+// another Pod's by now) or one that shares the node's network.
+func podAddresses(o *corev1.Pod, node string) []netip.Addr {
+	if o == nil || o.Spec.NodeName != node || o.Spec.HostNetwork ||
+		o.Status.Phase == corev1.PodSucceeded || o.Status.Phase == corev1.PodFailed {
+		return nil
+	}
+	var addrs []netip.Addr
+	for _, ip := range o.Status.PodIPs {
+		if a, err := ParseAddress(ip.IP); err == nil {
+			addrs = append(addrs, a)
+		}
+	}
+	slices.SortFunc(addrs, netip.Addr.Compare)
+	return slices.Compact(addrs)
+}
+
+// nodeFacts are the addresses and pod ranges that a Node object gives.
+type nodeFacts struct {
+	addresses []netip.Addr
+	podCIDRs  []netip.Prefix
+}
+
+func newNode(o *corev1.Node) *nodeFacts {
+	if o == nil {
+		return nil
+	}
+	n := &nodeFacts{}
+	for _, a := range o.Status.Addresses {
+		// Hostnames are in the same list; a cloud may put an address there, so every type is read.
+		if addr, err := ParseAddress(a.Address); err == nil {
+			n.addresses = append(n.addresses, addr)
+		}
+	}
+	cidrs := o.Spec.PodCIDRs
+	if len(cidrs) == 0 && o.Spec.PodCIDR != "" {
+		cidrs = []string{o.Spec.PodCIDR}
+	}
+	for _, c := range cidrs {
+		if p, err := netip.ParsePrefix(c); err == nil && !p.Addr().Is4In6() {
+			n.podCIDRs = append(n.podCIDRs, p.Masked())
+		}
+	}
+	slices.SortFunc(n.addresses, netip.Addr.Compare)
+	n.addresses = slices.Compact(n.addresses)
+	return n
+}
+
+func (n *nodeFacts) equal(o *nodeFacts) bool {
+	if n == nil || o == nil {
+		return n == o
+	}
+	return slices.Equal(n.addresses, o.addresses) && slices.Equal(n.podCIDRs, o.podCIDRs)
+}

@@ -1,0 +1,281 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package nat
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+)
+
+// Reason says in one word why an object is not, or not wholly, programmed (R20).
+type Reason string
+
+// The reasons of Services. ReasonElsewhere is never written to a Service: the node that hosts the backend speaks for it.
+const (
+	ReasonProgrammed        Reason = "Programmed"
+	ReasonNoAddress         Reason = "NoAddress"
+	ReasonInvalidAddress    Reason = "InvalidAddress"
+	ReasonNotPermitted      Reason = "NotPermitted"
+	ReasonAddressConflict   Reason = "AddressConflict"
+	ReasonPortConflict      Reason = "PortConflict"
+	ReasonNoPorts           Reason = "NoPorts"
+	ReasonMultipleBackends  Reason = "MultipleBackends"
+	ReasonBackendUnverified Reason = "BackendUnverified"
+	ReasonNoBackend         Reason = "NoBackend"
+	ReasonNoBackendFamily   Reason = "NoBackendForFamily"
+	ReasonElsewhere         Reason = "BackendElsewhere"
+	ReasonFailed            Reason = "ProgrammingFailed"
+)
+
+// Kinds of objects that verdicts are about.
+const (
+	KindService     = "Service"
+	KindEgressShard = "EgressShard"
+)
+
+// Verdict is what became of one object on this node.
+type Verdict struct {
+	Kind       string `json:"kind"`
+	Namespace  string `json:"namespace"`
+	Name       string `json:"name"`
+	Programmed bool   `json:"programmed"`
+	Reason     Reason `json:"reason"`
+	Message    string `json:"message"`
+	// Addresses are the public addresses that the object holds, sorted.
+	Addresses []netip.Addr `json:"addresses"`
+	// PrimaryEgress are those that a backend on this node leaves with, at most one per family.
+	PrimaryEgress []netip.Addr `json:"primaryEgress"`
+	// Reporter is the node that writes the verdict to the object's status; every node names the same.
+	Reporter string `json:"-"`
+}
+
+// Key names the object.
+func (v Verdict) Key() Key { return Key{Namespace: v.Namespace, Name: v.Name} }
+
+// Equal reports whether both say the same.
+func (v Verdict) Equal(o Verdict) bool {
+	return v.Kind == o.Kind && v.Namespace == o.Namespace && v.Name == o.Name && v.Programmed == o.Programmed &&
+		v.Reason == o.Reason && v.Message == o.Message && v.Reporter == o.Reporter &&
+		slices.Equal(v.Addresses, o.Addresses) && slices.Equal(v.PrimaryEgress, o.PrimaryEgress)
+}
+
+func compareVerdicts(a, b Verdict) int {
+	return cmp.Or(strings.Compare(b.Kind, a.Kind), compareKeys(a.Key(), b.Key()))
+}
+
+// settleVerdicts judges the dirty objects anew.
+func (e *Engine) settleVerdicts(d *dirty) (changed []Verdict, gone []Key) {
+	for key := range d.verdicts {
+		before, had := e.verdicts[key]
+		if e.resolved[key] == nil {
+			if had {
+				delete(e.verdicts, key)
+				gone = append(gone, key)
+			}
+			continue
+		}
+		after := e.judge(e.resolved[key])
+		if had && before.Equal(after) {
+			continue
+		}
+		e.verdicts[key] = after
+		changed = append(changed, after)
+	}
+	slices.SortFunc(changed, compareVerdicts)
+	slices.SortFunc(gone, compareKeys)
+	return changed, gone
+}
+
+// finding is one thing that is wrong, or worth knowing, about an object.
+type finding struct {
+	reason  Reason
+	message string
+}
+
+// judgement collects the findings on one Service.
+type judgement struct {
+	findings []finding
+	notes    []string
+	served   []string
+}
+
+func (j *judgement) find(r Reason, format string, args ...any) {
+	j.findings = append(j.findings, finding{r, fmt.Sprintf(format, args...)})
+}
+
+// judge says what became of a Service: the first finding gives the reason, in the order in which an operator has to mend them.
+func (e *Engine) judge(r *resolution) Verdict {
+	s := r.service
+	v := Verdict{Kind: KindService, Namespace: s.key.Namespace, Name: s.key.Name, Addresses: []netip.Addr{}, PrimaryEgress: []netip.Addr{}}
+	j := &judgement{notes: slices.Clone(s.notes)}
+	e.judgeAddresses(r, j)
+	var held [2][]netip.Addr
+	for _, a := range r.permitted {
+		grants := e.claims[a].grants
+		g := grants[slices.IndexFunc(grants, func(g grant) bool { return g.service == s })]
+		judgeGrant(a, g, j)
+		if g.any() {
+			held[familyOf(a)] = append(held[familyOf(a)], a)
+			v.Addresses = append(v.Addresses, a)
+		}
+	}
+	e.judgeBackends(r, held, j)
+	for _, f := range families {
+		c := r.choices[f]
+		if b := e.backends[c.addr]; c.local && b != nil && b.PrimaryOwner == s.key && b.Primary.IsValid() {
+			v.PrimaryEgress = append(v.PrimaryEgress, b.Primary)
+		}
+	}
+	v.Reporter = e.reporter(r)
+	j.conclude(&v)
+	return v
+}
+
+// judgeAddresses reports what the status of the Service lists and policy refuses.
+func (e *Engine) judgeAddresses(r *resolution, j *judgement) {
+	s := r.service
+	if len(s.addresses) == 0 && len(s.invalid) == 0 {
+		j.find(ReasonNoAddress, "status.loadBalancer.ingress has no IP address yet; a load-balancer controller has to assign one")
+	}
+	for _, why := range s.invalid {
+		j.find(ReasonInvalidAddress, "%s", why)
+	}
+	for _, why := range r.refused {
+		j.find(ReasonNotPermitted, "%s and is never captured", why)
+	}
+}
+
+// judgeGrant reports what an older Service holds.
+func judgeGrant(a netip.Addr, g grant, j *judgement) {
+	switch {
+	case g.lostWhole:
+		j.find(ReasonAddressConflict, "%s belongs to the older Service %s; delete one of the two or give this one another address", a, g.owner)
+	case len(g.lost) > 0:
+		var lost []string
+		for _, p := range g.lost {
+			lost = append(lost, fmt.Sprintf("%d/%s", p.port, p.protocol))
+		}
+		j.find(ReasonPortConflict, "%s of %s belongs to the older Service %s", strings.Join(lost, ", "), a, g.owner)
+	case !g.any():
+		j.find(ReasonNoPorts, "the port list has nothing to forward: set spec.ports, or %s: \"true\"", AnnotationWholeIP)
+	}
+}
+
+// judgeBackends reports, for the families in which the Service holds addresses, why they do not reach a backend.
+func (e *Engine) judgeBackends(r *resolution, held [2][]netip.Addr, j *judgement) {
+	var without []family
+	for _, f := range families {
+		if len(held[f]) == 0 {
+			continue
+		}
+		c := r.choices[f]
+		if len(c.rivals) > 0 {
+			j.find(ReasonMultipleBackends, "%s has %d equally good backends (%s); %s", f, len(c.rivals), joinAddrs(c.rivals), rivalOutcome(c))
+		}
+		switch {
+		case c.found():
+			e.judgeFound(r.service, f, c, held[f], j)
+			j.notes = append(j.notes, c.refused...)
+		case len(c.rivals) > 0:
+		case len(c.refused) > 0:
+			j.find(ReasonBackendUnverified, "%s", strings.Join(c.refused, "; "))
+		default:
+			without = append(without, f)
+		}
+	}
+	reason := ReasonNoBackend
+	if len(without) == 1 && len(held[ipv4]) > 0 && len(held[ipv6]) > 0 {
+		reason = ReasonNoBackendFamily
+	}
+	for _, f := range without {
+		j.find(reason, "%s has no %s endpoint", joinAddrs(held[f]), f)
+	}
+}
+
+func rivalOutcome(c choice) string {
+	if c.found() {
+		return "the programmed one, " + c.addr.String() + ", stays until one remains"
+	}
+	return "nothing is programmed until one remains"
+}
+
+// judgeFound reports on a family that has a backend.
+func (e *Engine) judgeFound(s *service, f family, c choice, held []netip.Addr, j *judgement) {
+	switch {
+	case !c.local && c.outranked:
+		j.find(ReasonElsewhere, "backend %s is better placed on node %s", c.addr, strings.Join(c.nodes, ", "))
+		return
+	case !c.local && !s.spread:
+		j.find(ReasonElsewhere, "backend %s is on node %s", c.addr, strings.Join(c.nodes, ", "))
+		return
+	}
+	if s.whole {
+		j.served = append(j.served, fmt.Sprintf("%s to %s", joinAddrs(held), c.addr))
+		return
+	}
+	if !c.servesPorts() {
+		j.find(ReasonNoBackend, "backend %s is neither ready nor serving: its ports are closed, its egress stays", c.addr)
+		return
+	}
+	j.served = append(j.served, fmt.Sprintf("ports of %s to %s", joinAddrs(held), c.addr))
+	for _, p := range s.ports {
+		if _, ok := c.target(p); !ok {
+			j.find(ReasonNoBackend, "the endpoint %s has no target for port %d/%s %q", c.addr, p.port, p.protocol, p.name)
+		}
+	}
+}
+
+// conclude turns findings into reason and message.
+func (j *judgement) conclude(v *Verdict) {
+	order := []Reason{
+		ReasonNoAddress, ReasonInvalidAddress, ReasonNotPermitted, ReasonAddressConflict, ReasonPortConflict, ReasonNoPorts,
+		ReasonMultipleBackends, ReasonBackendUnverified, ReasonNoBackend, ReasonNoBackendFamily, ReasonElsewhere,
+	}
+	slices.SortStableFunc(j.findings, func(a, b finding) int {
+		return cmp.Compare(slices.Index(order, a.reason), slices.Index(order, b.reason))
+	})
+	v.Programmed, v.Reason = len(j.findings) == 0, ReasonProgrammed
+	var parts []string
+	for _, f := range j.findings {
+		parts = append(parts, f.message)
+	}
+	if len(j.findings) > 0 {
+		v.Reason = j.findings[0].reason
+		for _, s := range j.served {
+			parts = append(parts, "programmed: "+s)
+		}
+	} else {
+		parts = append(parts, j.served...)
+	}
+	v.Message = strings.Join(append(parts, j.notes...), "; ")
+}
+
+// reporter names the node that writes the status (R20): one that hosts the backend; without a backend the best candidate's; without
+// candidates the first node of the cluster. A refused endpoint on this node still makes it the candidate: nobody else can refuse it.
+func (e *Engine) reporter(r *resolution) string {
+	for _, f := range families {
+		if c := r.choices[f]; c.found() && len(c.nodes) > 0 {
+			return c.nodes[0]
+		}
+	}
+	for _, f := range families {
+		if c := r.choices[f]; len(c.nodes) > 0 {
+			return c.nodes[0]
+		}
+	}
+	return e.rails.firstNode
+}
+
+func joinAddrs(addrs []netip.Addr) string {
+	var b strings.Builder
+	for i, a := range addrs {
+		if i > 0 {
+			b.WriteString(", ")
+		}
+		b.WriteString(a.String())
+	}
+	return b.String()
+}
