@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
 )
 
 const (
@@ -23,6 +24,7 @@ const (
 	ephemeralRange   = "/proc/sys/net/ipv4/ip_local_port_range"
 
 	portAttempts = 200
+	dialLimit    = 2 * time.Second
 )
 
 // Listen opens a TCP port on 127.0.0.1 and remembers it. Port 0 stands for
@@ -46,6 +48,9 @@ func (d *Dir) Listen(port int) (net.Listener, error) {
 	}
 	if err != nil {
 		return nil, err
+	}
+	if err := reachable(l); err != nil {
+		return nil, errors.Join(err, l.Close())
 	}
 	port = l.Addr().(*net.TCPAddr).Port
 	if err := writeFile(d.file(portFile), []byte(strconv.Itoa(port)+"\n")); err != nil {
@@ -91,6 +96,16 @@ func listenLoopback(port int) (net.Listener, error) {
 		return nil, fmt.Errorf("serving port: %w", err)
 	}
 	return l, nil
+}
+
+// reachable tells a fresh network namespace apart, where a port can be opened
+// although its lo interface is down and nobody can connect.
+func reachable(l net.Listener) error {
+	conn, err := net.DialTimeout("tcp4", l.Addr().String(), dialLimit)
+	if err != nil {
+		return fmt.Errorf("serving port cannot be reached, is interface lo up? %w", err)
+	}
+	return conn.Close()
 }
 
 func firstEphemeral() int {
