@@ -43,7 +43,8 @@ func (ns *NetNS) DelRoute(dst netip.Prefix) error {
 	if err != nil {
 		return err
 	}
-	if err := nl.RouteDel(&netlink.Route{Dst: ipNet(dst)}); err != nil {
+	// To the kernel, a scope of nowhere matches every scope.
+	if err := nl.RouteDel(&netlink.Route{Dst: ipNet(dst), Scope: netlink.SCOPE_NOWHERE}); err != nil {
 		return fmt.Errorf("remove route to %s in namespace %s: %w", dst, ns.name, err)
 	}
 	return nil
