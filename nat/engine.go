@@ -136,7 +136,7 @@ func (e *Engine) State() State {
 
 // Verdicts returns the verdict on every object, sorted by kind and name.
 func (e *Engine) Verdicts() []Verdict {
-	return slices.SortedFunc(maps.Values(e.verdicts), compareVerdicts)
+	return slices.SortedFunc(maps.Values(e.verdicts), CompareVerdicts)
 }
 
 // Build is the whole policy in one step: what a node with these objects has to hold, and the verdict on each.

@@ -3,6 +3,8 @@
 package nat
 
 import (
+	"maps"
+
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -68,4 +70,13 @@ type EgressShardStatus struct {
 	NAT64Prefix        string             `json:"nat64Prefix,omitempty"`
 	ObservedGeneration int64              `json:"observedGeneration,omitempty"`
 	Conditions         []metav1.Condition `json:"conditions,omitempty"`
+}
+
+// Merge adds a later batch to an earlier one.
+func (o Objects) Merge(later Objects) {
+	maps.Copy(o.Services, later.Services)
+	maps.Copy(o.Slices, later.Slices)
+	maps.Copy(o.Pods, later.Pods)
+	maps.Copy(o.Nodes, later.Nodes)
+	maps.Copy(o.Shards, later.Shards)
 }

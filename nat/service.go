@@ -47,10 +47,11 @@ type service struct {
 
 // older orders by age (R7), the oldest first.
 func (s *service) older(o *service) int {
-	return cmp.Or(cmp.Compare(s.created, o.created), compareKeys(s.key, o.key))
+	return cmp.Or(cmp.Compare(s.created, o.created), CompareKeys(s.key, o.key))
 }
 
-func compareKeys(a, b Key) int {
+// CompareKeys orders by namespace and name.
+func CompareKeys(a, b Key) int {
 	return cmp.Or(strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name))
 }
 

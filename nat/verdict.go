@@ -62,8 +62,9 @@ func (v Verdict) Equal(o Verdict) bool {
 		slices.Equal(v.Addresses, o.Addresses) && slices.Equal(v.PrimaryEgress, o.PrimaryEgress)
 }
 
-func compareVerdicts(a, b Verdict) int {
-	return cmp.Or(strings.Compare(b.Kind, a.Kind), compareKeys(a.Key(), b.Key()))
+// CompareVerdicts orders by kind, Services first, and name.
+func CompareVerdicts(a, b Verdict) int {
+	return cmp.Or(strings.Compare(b.Kind, a.Kind), CompareKeys(a.Key(), b.Key()))
 }
 
 // settleVerdicts judges the dirty objects anew.
@@ -84,8 +85,8 @@ func (e *Engine) settleVerdicts(d *dirty) (changed []Verdict, gone []Key) {
 		e.verdicts[key] = after
 		changed = append(changed, after)
 	}
-	slices.SortFunc(changed, compareVerdicts)
-	slices.SortFunc(gone, compareKeys)
+	slices.SortFunc(changed, CompareVerdicts)
+	slices.SortFunc(gone, CompareKeys)
 	return changed, gone
 }
 

@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/natplane/natplane/conntrack"
+	"github.com/natplane/natplane/nat"
+	"github.com/natplane/natplane/nft"
+	"github.com/natplane/natplane/node"
+)
+
+// Options are what an agent is made of.
+type Options struct {
+	Policy nat.Config
+	// Uplinks are the interfaces that lead to the outside; empty means those of the default routes.
+	Uplinks []string
+	// NetNS is a file descriptor of the network namespace that is the node; 0 means the process's own.
+	NetNS  int
+	Source Source
+	// Reporter may be nil.
+	Reporter Reporter
+	// HTTP serves health, metrics and state; nil serves nothing. The agent closes it.
+	HTTP net.Listener
+	Log  *slog.Logger
+	// Unowned forgoes the table's owner flag, as on kernels before 6.9.
+	Unowned bool
+}
+
+// Agent keeps one node's kernel as the objects say.
+type Agent struct {
+	options Options
+	log     *slog.Logger
+	table   *nft.Table
+	node    *node.Node
+	auditor *conntrack.Auditor
+	loop    *loop
+}
+
+// New opens the handles on the kernel. It fails with a reason that an operator can act on when the kernel lacks a feature or the process
+// a right. Nothing is changed yet.
+func New(o Options) (*Agent, error) {
+	if err := o.Policy.Validate(); err != nil {
+		return nil, fmt.Errorf("agent: %w", err)
+	}
+	a := &Agent{options: o, log: o.Log}
+	if a.log == nil {
+		a.log = slog.New(slog.DiscardHandler)
+	}
+	if err := a.open(); err != nil {
+		return nil, errors.Join(err, a.close())
+	}
+	a.loop = newLoop(a)
+	return a, nil
+}
+
+func (a *Agent) open() (err error) {
+	if a.node, err = node.Open(node.Options{NetNS: a.options.NetNS, Uplinks: a.options.Uplinks, Log: a.log}); err != nil {
+		return err
+	}
+	if a.table, err = nft.Open(nft.Options{NetNS: a.options.NetNS, Log: a.log, Unowned: a.options.Unowned}); err != nil {
+		return err
+	}
+	a.auditor, err = conntrack.New(conntrack.Options{NetNS: a.options.NetNS, Log: a.log})
+	return err
+}
+
+func (a *Agent) close() error {
+	var errs []error
+	if a.auditor != nil {
+		errs = append(errs, a.auditor.Close())
+	}
+	if a.table != nil {
+		errs = append(errs, a.table.Close())
+	}
+	if a.node != nil {
+		errs = append(errs, a.node.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// Run works until ctx ends, and then leaves table and flows as they are: translation goes on without the agent (R17). An error means
+// that one of its parts gave up, which none does for a fault that may pass.
+func (a *Agent) Run(ctx context.Context) error {
+	a.log.Info("started", "node", a.options.Policy.Node, "kernel", node.KernelRelease())
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { a.options.Source.Run(ctx); return nil })
+	group.Go(func() error { return a.node.Run(ctx, a.loop.kickFacts) })
+	group.Go(func() error { return a.auditor.Run(ctx) })
+	group.Go(func() error { return a.table.Watch(ctx) })
+	group.Go(func() error { return a.loop.run(ctx) })
+	if a.options.HTTP != nil {
+		group.Go(func() error { return serve(ctx, a.options.HTTP, a.handler()) })
+	}
+	err := group.Wait()
+	if errors.Is(err, context.Canceled) {
+		err = nil
+	}
+	a.log.Info("stopped; translation stays in the kernel")
+	return errors.Join(err, a.close())
+}
+
+// Health says how the agent is.
+func (a *Agent) Health() Health { return a.loop.health.get(time.Now()) }

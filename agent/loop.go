@@ -1,0 +1,251 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"slices"
+	"time"
+
+	"github.com/natplane/natplane/conntrack"
+	"github.com/natplane/natplane/nat"
+	"github.com/natplane/natplane/nft"
+	"github.com/natplane/natplane/node"
+)
+
+// loop owns policy and table: nothing else changes either. Whatever comes while a pass is under way is one batch of the next pass, which
+// is all the coalescing that is needed.
+type loop struct {
+	log      *slog.Logger
+	source   Source
+	reporter Reporter
+	table    *nft.Table
+	node     *node.Node
+	auditor  *conntrack.Auditor
+	config   nat.Config
+
+	facts   chan struct{}
+	queries chan chan<- nat.Plan
+	health  *health
+	passes  *passMetrics
+
+	// engine is nil until the first pass.
+	engine *nat.Engine
+	// held are batches that came before the source was complete.
+	held *nat.Objects
+	// verdicts and gone are what the reporter has not heard, because the kernel does not hold it yet.
+	verdicts map[nat.Key]nat.Verdict
+	gone     map[nat.Key]struct{}
+	// unsure is true when the kernel has to be read before anything is written: at the start and after any trouble.
+	unsure  bool
+	backoff backoff
+	waiting bool
+}
+
+func newLoop(a *Agent) *loop {
+	return &loop{
+		log: a.log, source: a.options.Source, reporter: a.options.Reporter,
+		table: a.table, node: a.node, auditor: a.auditor, config: a.options.Policy,
+		facts: make(chan struct{}, 1), queries: make(chan chan<- nat.Plan),
+		health: &health{}, passes: newPassMetrics(),
+		verdicts: map[nat.Key]nat.Verdict{}, gone: map[nat.Key]struct{}{},
+		unsure: true,
+	}
+}
+
+// kickFacts tells the loop that the node's addresses, uplinks or routes changed.
+func (l *loop) kickFacts() {
+	select {
+	case l.facts <- struct{}{}:
+	default:
+	}
+}
+
+func (l *loop) run(ctx context.Context) error {
+	retry := time.NewTimer(0)
+	defer retry.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case reply := <-l.queries:
+			reply <- l.plan()
+			continue
+		case <-l.table.Changed():
+			l.log.Warn("the table was changed by others; reading it again")
+			l.health.update(func(h *Health) { h.Drift++ })
+			l.unsure = true
+		case <-l.source.Changed():
+		case <-l.facts:
+		case <-retry.C:
+		}
+		if again := l.pass(); again > 0 {
+			retry.Reset(again)
+		}
+	}
+}
+
+// pass brings the kernel to what the objects say now. It returns after which delay to try again, or 0.
+func (l *loop) pass() time.Duration {
+	start := time.Now()
+	delta, complete := l.intake()
+	if !complete {
+		return 0
+	}
+	l.health.change(start)
+	result, err := l.program(delta)
+	l.passes.observe(time.Since(start), result, err)
+	switch {
+	case errors.Is(err, nft.ErrOwned):
+		return l.waitForOwner(err)
+	case err != nil:
+		delay := l.backoff.delay()
+		l.health.failed(err)
+		l.log.Error("programming failed; what is in the kernel goes on", "error", err, "retry", delay)
+		return delay
+	}
+	l.settled(result, time.Since(start))
+	return 0
+}
+
+// intake takes what changed into the engine and returns what that changes; false until the source is complete.
+func (l *loop) intake() (nat.Delta, bool) {
+	batch, complete := l.source.Take()
+	if l.held != nil {
+		l.held.Merge(batch)
+		batch = *l.held
+	}
+	if !complete {
+		l.held = &batch
+		return nat.Delta{}, false
+	}
+	l.held = nil
+	if l.engine == nil {
+		programmed, err := l.table.Backends()
+		if err != nil {
+			l.log.Warn("the table cannot be read; an ambiguous backend is not kept", "error", err)
+		}
+		l.engine = nat.NewEngine(l.config, programmed)
+		l.health.update(func(h *Health) { h.Synced = true })
+	}
+	outcome := l.engine.Apply(batch, l.node.Facts())
+	l.followWorkloads(&outcome.Delta)
+	for _, v := range outcome.Verdicts {
+		l.verdicts[v.Key()] = v
+		delete(l.gone, v.Key())
+	}
+	for _, key := range outcome.Gone {
+		l.gone[key] = struct{}{}
+		delete(l.verdicts, key)
+	}
+	return outcome.Delta, true
+}
+
+// followWorkloads adds to the delta which interfaces the local backends are behind now.
+func (l *loop) followWorkloads(delta *nat.Delta) {
+	interfaces := l.node.WorkloadInterfaces(delta.Backends)
+	change := l.engine.SetWorkloads(interfaces)
+	switch {
+	case change == nil:
+	case delta.Host == nil:
+		delta.Host = change
+	default:
+		delta.Host.New = change.New
+	}
+}
+
+// program writes the differences, or reads and corrects the whole table when it is not sure what the kernel holds.
+func (l *loop) program(delta nat.Delta) (nft.Result, error) {
+	if !l.unsure {
+		result, err := l.table.Apply(delta)
+		if err == nil {
+			l.auditor.Commit(delta)
+			return result, nil
+		}
+		l.log.Warn("a transaction failed; reading the table again", "error", err)
+		l.unsure = true
+	}
+	state := l.engine.State()
+	result, err := l.table.Sync(state)
+	if err != nil {
+		return result, err
+	}
+	l.unsure = false
+	// Whatever happened in between, also to an agent that died before its audit was done: every flow is looked at once.
+	l.auditor.Reset(state)
+	return result, nil
+}
+
+// settled says what a successful pass changed, to the log and to the objects.
+func (l *loop) settled(result nft.Result, took time.Duration) {
+	if l.waiting {
+		l.log.Info("took over from the other agent")
+		l.waiting = false
+	}
+	l.backoff.reset()
+	l.health.applied()
+	if result.Changed() {
+		l.log.Info("programmed", "added", result.Added, "removed", result.Removed, "replaced", result.Replaced, "took", took)
+	}
+	if len(l.verdicts)+len(l.gone) == 0 {
+		return
+	}
+	verdicts, gone := sortedVerdicts(l.verdicts), sortedKeys(l.gone)
+	clear(l.verdicts)
+	clear(l.gone)
+	for _, v := range verdicts {
+		l.log.Debug("verdict", "object", v.Kind+" "+v.Key().String(), "programmed", v.Programmed, "reason", v.Reason, "message", v.Message)
+	}
+	if l.reporter != nil {
+		l.reporter.Report(verdicts, gone)
+	}
+}
+
+// waitForOwner is what an agent does while another one owns the table (R17).
+func (l *loop) waitForOwner(err error) time.Duration {
+	if !l.waiting {
+		l.waiting = true
+		l.log.Warn("another agent owns the table on this node; waiting for its end", "error", err)
+	}
+	l.health.failed(err)
+	l.health.update(func(h *Health) { h.Waiting = "another agent owns the table on this node" })
+	return ownerRetry
+}
+
+func (l *loop) plan() nat.Plan {
+	if l.engine == nil {
+		return nat.Plan{Node: l.config.Node, Translations: []nat.Translation{}, Verdicts: []nat.Verdict{}}
+	}
+	return l.engine.Plan()
+}
+
+// Plan returns what the agent translates now, as `natplane plan` would print it.
+func (a *Agent) Plan(ctx context.Context) (nat.Plan, error) {
+	reply := make(chan nat.Plan, 1)
+	select {
+	case a.loop.queries <- reply:
+		return <-reply, nil
+	case <-ctx.Done():
+		return nat.Plan{}, ctx.Err()
+	}
+}
+
+func sortedVerdicts(m map[nat.Key]nat.Verdict) []nat.Verdict {
+	list := make([]nat.Verdict, 0, len(m))
+	for _, v := range m {
+		list = append(list, v)
+	}
+	slices.SortFunc(list, nat.CompareVerdicts)
+	return list
+}
+
+func sortedKeys(m map[nat.Key]struct{}) []nat.Key {
+	list := make([]nat.Key, 0, len(m))
+	for key := range m {
+		list = append(list, key)
+	}
+	slices.SortFunc(list, nat.CompareKeys)
+	return list
+}

@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+
+	"github.com/spf13/pflag"
+
+	"github.com/natplane/natplane/agent"
+	"github.com/natplane/natplane/agent/manifests"
+)
+
+// defaultHTTP is loopback: state and metrics name tenants' addresses.
+const defaultHTTP = "127.0.0.1:9410"
+
+type agentFlags struct {
+	policy     policyFlags
+	manifests  string
+	kubeconfig string
+	http       string
+	logFormat  string
+	logLevel   string
+	unowned    bool
+}
+
+func (f *agentFlags) register(fs *pflag.FlagSet) {
+	f.policy.register(fs)
+	fs.StringVar(&f.manifests, "manifests", "", "read objects from the YAML files of this directory and follow their changes")
+	fs.StringVar(&f.kubeconfig, "kubeconfig", "", "kubeconfig of the API server (default in-cluster)")
+	fs.StringVar(&f.http, "http-address", defaultHTTP, "where /healthz, /readyz, /metrics and /debug/state are served")
+	fs.StringVar(&f.logFormat, "log-format", "text", "text or json")
+	fs.StringVar(&f.logLevel, "log-level", "info", "debug, info, warn or error")
+	fs.BoolVar(&f.unowned, "unowned", false, "do not own the table, as on kernels before 6.9 (for tests)")
+	_ = fs.MarkHidden("unowned") // fails only for a flag that does not exist
+}
+
+func runAgent(ctx context.Context, args []string, stdio stdio) error {
+	fs := pflag.NewFlagSet("agent", pflag.ContinueOnError)
+	var flags agentFlags
+	flags.register(fs)
+	if err := parse(fs, args, stdio); err != nil {
+		return err
+	}
+	if flags.manifests != "" && flags.kubeconfig != "" {
+		return usagef("--manifests and --kubeconfig exclude each other")
+	}
+	policy, err := flags.policy.config()
+	if err != nil {
+		return err
+	}
+	log, err := newLogger(stdio.err, flags.logFormat, flags.logLevel)
+	if err != nil {
+		return err
+	}
+	source, err := flags.source(log)
+	if err != nil {
+		return err
+	}
+	listener, err := net.Listen("tcp", flags.http)
+	if err != nil {
+		return fmt.Errorf("--http-address %s: %w", flags.http, err)
+	}
+	a, err := agent.New(agent.Options{
+		Policy:  policy,
+		Uplinks: flags.policy.uplinks,
+		Source:  source,
+		HTTP:    listener,
+		Log:     log,
+		Unowned: flags.unowned,
+	})
+	if err != nil {
+		return err
+	}
+	return a.Run(ctx)
+}
+
+// source is the manifest directory or, without one, the API server.
+func (f *agentFlags) source(log *slog.Logger) (agent.Source, error) {
+	if f.manifests == "" {
+		return nil, usagef("--manifests is missing: this version reads objects from a directory only")
+	}
+	source, err := manifests.Open(f.manifests, log)
+	if err != nil {
+		return nil, err
+	}
+	return manifestSource{source}, nil
+}
+
+// manifestSource shows the problems of manifests as the loop wants them.
+type manifestSource struct{ *manifests.Source }
+
+func (s manifestSource) Problems() []string {
+	texts := []string{}
+	for _, p := range s.Source.Problems() {
+		texts = append(texts, p.String())
+	}
+	return texts
+}
+
+func newLogger(w io.Writer, format, level string) (*slog.Logger, error) {
+	var l slog.Level
+	if err := l.UnmarshalText([]byte(level)); err != nil {
+		return nil, usagef("--log-level %q: want debug, info, warn or error", level)
+	}
+	options := &slog.HandlerOptions{Level: l}
+	switch format {
+	case "text":
+		return slog.New(slog.NewTextHandler(w, options)), nil
+	case "json":
+		return slog.New(slog.NewJSONHandler(w, options)), nil
+	}
+	return nil, usagef("--log-format %q: want text or json", format)
+}

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"fmt"
+	"net/netip"
+
+	"github.com/spf13/pflag"
+
+	"github.com/natplane/natplane/nat"
+)
+
+// policyFlags are the flags that decide what is translated; agent and plan share them, so that a plan foretells the agent.
+type policyFlags struct {
+	node       string
+	proxyNames []string
+	cluster    prefixes
+	public     prefixes
+	masquerade prefixes
+	shard      prefixes
+	uplinks    []string
+}
+
+func (p *policyFlags) register(fs *pflag.FlagSet) {
+	fs.StringVar(&p.node, "node-name", "", "name of this machine's Node object (required)")
+	fs.StringArrayVar(&p.proxyNames, "proxy-name", nat.DefaultProxyNames(),
+		"value of the label "+nat.LabelProxyName+" that delegates a Service; repeatable")
+	fs.Var(&p.cluster, "cluster-cidr", "pod or service range, never source-translated; repeatable; added to what Node objects say")
+	fs.Var(&p.public, "public-cidr", "range that public addresses must lie in; repeatable; without it every address outside the cluster may be public")
+	fs.Var(&p.masquerade, "masquerade-source-cidr", "sources that are masqueraded towards machines, as node addresses always are; repeatable")
+	fs.Var(&p.shard, "shard-source-cidr", "private sources that an EgressShard translates; repeatable (default ULA, RFC 1918, 100.64.0.0/10)")
+	fs.StringArrayVar(&p.uplinks, "uplink", nil, "interface that leads to the outside; repeatable (default the interfaces of the default routes)")
+}
+
+// config checks the flags and returns them as policy knows them.
+func (p *policyFlags) config() (nat.Config, error) {
+	c := nat.Config{
+		Node:            p.node,
+		ProxyNames:      p.proxyNames,
+		ClusterCIDRs:    p.cluster,
+		PublicCIDRs:     p.public,
+		MasqueradeCIDRs: p.masquerade,
+		ShardCIDRs:      p.shard,
+	}
+	if len(c.ShardCIDRs) == 0 {
+		c.ShardCIDRs = nat.DefaultShardCIDRs()
+	}
+	if err := c.Validate(); err != nil {
+		return nat.Config{}, fmt.Errorf("%w: %w", errUsage, err)
+	}
+	for _, name := range p.uplinks {
+		if name == "" || len(name) > 15 { // IFNAMSIZ is 16 with the closing zero
+			return nat.Config{}, usagef("--uplink %q is not an interface name", name)
+		}
+	}
+	return c, nil
+}
+
+// prefixes is a repeatable flag of IP prefixes; a bare address stands for itself.
+type prefixes []netip.Prefix
+
+func (p *prefixes) String() string { return fmt.Sprint([]netip.Prefix(*p)) }
+
+func (p *prefixes) Type() string { return "CIDR" }
+
+func (p *prefixes) Set(s string) error {
+	prefix, err := netip.ParsePrefix(s)
+	if err != nil {
+		addr, addrErr := netip.ParseAddr(s)
+		if addrErr != nil || addr.Zone() != "" {
+			return fmt.Errorf("%q is neither a prefix nor an address", s)
+		}
+		prefix = netip.PrefixFrom(addr, addr.BitLen())
+	}
+	if prefix.Addr().Is4In6() {
+		return fmt.Errorf("%q: write IPv4 ranges as IPv4", s)
+	}
+	*p = append(*p, prefix.Masked())
+	return nil
+}
+
+// parse reads the flags of a command that takes no other arguments.
+func parse(fs *pflag.FlagSet, args []string, io stdio) error {
+	fs.SetOutput(io.out)
+	fs.SortFlags = false
+	if err := fs.Parse(args); err != nil {
+		if err == pflag.ErrHelp {
+			return err
+		}
+		return fmt.Errorf("%w: %w", errUsage, err)
+	}
+	if fs.NArg() > 0 {
+		return usagef("unexpected argument %q", fs.Arg(0))
+	}
+	return nil
+}
+
+// outputFlag is -o.
+func outputFlag(fs *pflag.FlagSet) *string {
+	return fs.StringP("output", "o", "table", "output: table or json")
+}
+
+func checkOutput(format string) error {
+	if format != "table" && format != "json" {
+		return usagef("-o %q: want table or json", format)
+	}
+	return nil
+}
