@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package conntrack
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+)
+
+// Purge deletes every flow of the public addresses and of the backends,
+// whatever made it, in all zones. It returns the number of deleted flows. A
+// caller that got an error may call it again.
+func Purge(ctx context.Context, t Table, addresses, backends []netip.Addr) (int, error) {
+	public, private := setOf(addresses), setOf(backends)
+	var total Result
+	var errs firstError
+	var doomed []Flow
+	reap := func() {
+		result, err := t.Delete(ctx, doomed)
+		total.add(result)
+		if err != nil {
+			errs.add(err)
+		}
+		doomed = doomed[:0]
+	}
+	for _, family := range families(public, private) {
+		err := dump(ctx, t, Query{Family: family}, func() {}, func(f Flow) {
+			if !public[f.Orig.Dst] && !public[f.Reply.Dst] && !private[f.Orig.Src] && !private[f.Reply.Src] {
+				return
+			}
+			if doomed = append(doomed, f); len(doomed) >= reapAt {
+				reap()
+			}
+		})
+		if len(doomed) > 0 {
+			reap()
+		}
+		if err != nil {
+			errs.add(err)
+		}
+	}
+	return total.Deleted, errs.err()
+}
+
+// Count returns the number of flows of each of the public addresses. A flow
+// between two of them counts for both.
+func Count(ctx context.Context, t Table, addresses []netip.Addr) (map[netip.Addr]int, error) {
+	public := setOf(addresses)
+	total := make(map[netip.Addr]int, len(public))
+	for a := range public {
+		total[a] = 0
+	}
+	if len(public)*2 <= maxSearches {
+		err := countEach(ctx, t, total)
+		if !errors.Is(err, ErrNoFilter) {
+			return total, err
+		}
+	}
+	for _, family := range families(public, nil) {
+		begin := func() {
+			for a := range total {
+				if familyOf(a) == family {
+					total[a] = 0
+				}
+			}
+		}
+		err := dump(ctx, t, Query{Family: family}, begin, func(f Flow) {
+			if public[f.Orig.Dst] {
+				total[f.Orig.Dst]++
+			}
+			if public[f.Reply.Dst] && f.Reply.Dst != f.Orig.Dst {
+				total[f.Reply.Dst]++
+			}
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	return total, nil
+}
+
+func countEach(ctx context.Context, t Table, total map[netip.Addr]int) error {
+	for a := range total {
+		dialled, seen := 0, 0
+		err := dump(ctx, t, Query{Field: OrigDst, Addr: a}, func() { dialled = 0 }, func(Flow) { dialled++ })
+		if err != nil {
+			return err
+		}
+		err = dump(ctx, t, Query{Field: ReplyDst, Addr: a}, func() { seen = 0 }, func(f Flow) {
+			if f.Orig.Dst != a {
+				seen++
+			}
+		})
+		if err != nil {
+			return err
+		}
+		total[a] = dialled + seen
+	}
+	return nil
+}
+
+// setOf leaves out what is no address: it could only match by accident.
+func setOf(list []netip.Addr) map[netip.Addr]bool {
+	set := make(map[netip.Addr]bool, len(list))
+	for _, a := range list {
+		if a.IsValid() {
+			set[a] = true
+		}
+	}
+	return set
+}
+
+func families(sets ...map[netip.Addr]bool) []Family {
+	var four, six bool
+	for _, set := range sets {
+		for a := range set {
+			four = four || a.Is4()
+			six = six || !a.Is4()
+		}
+	}
+	var list []Family
+	if four {
+		list = append(list, IPv4)
+	}
+	if six {
+		list = append(list, IPv6)
+	}
+	return list
+}
