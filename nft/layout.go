@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package nft
+
+import (
+	"fmt"
+
+	"github.com/google/nftables"
+	"github.com/google/nftables/binaryutil"
+	"github.com/google/nftables/expr"
+	"github.com/google/nftables/userdata"
+)
+
+// The priorities of the base chains. Ours see a packet before the NAT chains of others (dstnat is -100, srcnat 100), so that
+// our translation wins whatever the order of start; each guard stands on the private side of its NAT chain.
+const (
+	priorityIngressGuard = -120
+	priorityIngressNAT   = -110
+	priorityEgressNAT    = 90
+	priorityEgressGuard  = 110
+)
+
+// rule is one rule and why it is there.
+type rule struct {
+	comment string
+	exprs   []expr.Any
+	// values are the one-byte elements of the anonymous set that the rule looks up under the empty name; its type follows.
+	values     []byte
+	valuesType nftables.SetDatatype
+}
+
+// chain is a chain with its rules, in order.
+type chain struct {
+	name string
+	// hook is nil for a chain that others jump to; kind and priority are those of a base chain.
+	hook     *nftables.ChainHook
+	kind     nftables.ChainType
+	priority nftables.ChainPriority
+	rules    []rule
+}
+
+// layout is all of the table but the elements.
+type layout struct {
+	defs   []setDef
+	chains []chain
+}
+
+// newLayout returns the layout that this version of the package programs.
+func newLayout() layout {
+	return layout{
+		defs: setDefs(),
+		chains: []chain{
+			{name: sourceRanges, rules: sourceRangesRules()},
+			{name: translate, rules: translateRules()},
+			{name: ingressGuard, hook: nftables.ChainHookPrerouting, kind: nftables.ChainTypeFilter, priority: priorityIngressGuard, rules: ingressGuardRules()},
+			{name: localGuard, hook: nftables.ChainHookOutput, kind: nftables.ChainTypeFilter, priority: priorityIngressGuard, rules: localGuardRules()},
+			{name: ingressNAT, hook: nftables.ChainHookPrerouting, kind: nftables.ChainTypeNAT, priority: priorityIngressNAT, rules: ingressNATRules()},
+			{name: localNAT, hook: nftables.ChainHookOutput, kind: nftables.ChainTypeNAT, priority: priorityIngressNAT, rules: localNATRules()},
+			{name: egressNAT, hook: nftables.ChainHookPostrouting, kind: nftables.ChainTypeNAT, priority: priorityEgressNAT, rules: egressNATRules()},
+			{name: egressGuard, hook: nftables.ChainHookPostrouting, kind: nftables.ChainTypeFilter, priority: priorityEgressGuard, rules: egressGuardRules()},
+			{name: leak, rules: leakRules()},
+		},
+	}
+}
+
+// newRule builds a rule from its parts.
+func newRule(comment string, parts ...match) rule {
+	r := rule{comment: comment}
+	for _, p := range parts {
+		r.exprs = append(r.exprs, p...)
+	}
+	return r
+}
+
+// objects is the number of chains and sets, which the kernel counts for the table (NFTA_TABLE_USE).
+func (l layout) objects() uint32 {
+	n := len(l.defs) + len(l.chains)
+	for _, c := range l.chains {
+		for _, r := range c.rules {
+			if len(r.values) > 0 {
+				n++
+			}
+		}
+	}
+	return uint32(n)
+}
+
+// queue adds everything but the elements to the transaction.
+func (l layout) queue(c *nftables.Conn, t *nftables.Table) error {
+	for _, def := range l.defs {
+		if err := c.AddSet(def.kernelSet(t), nil); err != nil {
+			return fmt.Errorf("set %s: %w", def.name, err)
+		}
+	}
+	for _, ch := range l.chains {
+		c.AddChain(ch.kernelChain(t)) // all before the first rule, which may jump to any
+	}
+	for _, ch := range l.chains {
+		for i, r := range ch.rules {
+			if err := r.queue(c, ch.kernelChain(t)); err != nil {
+				return fmt.Errorf("chain %s, rule %d: %w", ch.name, i, err)
+			}
+		}
+	}
+	return nil
+}
+
+func (r rule) queue(c *nftables.Conn, kc *nftables.Chain) error {
+	exprs := r.exprs
+	if len(r.values) > 0 {
+		set := &nftables.Set{Table: kc.Table, Anonymous: true, Constant: true, KeyType: r.valuesType}
+		elements := make([]nftables.SetElement, len(r.values))
+		for i := range r.values {
+			elements[i].Key = r.values[i : i+1]
+		}
+		if err := c.AddSet(set, elements); err != nil {
+			return fmt.Errorf("anonymous set: %w", err)
+		}
+		exprs = nameAnonymous(exprs, set.Name, set.ID)
+	}
+	c.AddRule(&nftables.Rule{Table: kc.Table, Chain: kc, Exprs: exprs, UserData: ruleComment(r.comment)})
+	return nil
+}
+
+// nameAnonymous returns the expressions with the lookup of the rule's anonymous set filled in.
+func nameAnonymous(exprs []expr.Any, name string, id uint32) []expr.Any {
+	named := make([]expr.Any, len(exprs))
+	for i, e := range exprs {
+		if look, ok := e.(*expr.Lookup); ok && look.SetName == "" {
+			filled := *look
+			filled.SetName, filled.SetID = name, id
+			e = &filled
+		}
+		named[i] = e
+	}
+	return named
+}
+
+func ruleComment(s string) []byte { return userdata.AppendString(nil, userdata.TypeComment, s) }
+
+func (c chain) kernelChain(t *nftables.Table) *nftables.Chain {
+	kc := &nftables.Chain{Name: c.name, Table: t}
+	if c.hook != nil {
+		policy := nftables.ChainPolicyAccept
+		kc.Hooknum, kc.Type, kc.Priority, kc.Policy = c.hook, c.kind, nftables.ChainPriorityRef(c.priority), &policy
+	}
+	return kc
+}
+
+// kernelSet returns the set as the library sends it.
+func (d setDef) kernelSet(t *nftables.Table) *nftables.Set {
+	s := &nftables.Set{
+		Table: t, Name: d.name, Comment: d.comment, Interval: d.interval, IsMap: len(d.value) > 0,
+		KeyType: d.datatype(d.key), Concatenation: len(d.key) > 1 && d.interval,
+		KeyByteOrder: binaryutil.BigEndian,
+	}
+	if s.IsMap {
+		s.DataType = d.datatype(d.value)
+	}
+	if d.key[0] == link {
+		s.KeyByteOrder = binaryutil.NativeEndian // as nft writes it; it prints names wrongly otherwise
+	}
+	return s
+}
+
+func (d setDef) datatype(parts []part) nftables.SetDatatype {
+	types := make([]nftables.SetDatatype, len(parts))
+	for i, p := range parts {
+		switch p {
+		case address:
+			types[i] = nftables.TypeIPAddr
+			if d.ipv6 {
+				types[i] = nftables.TypeIP6Addr
+			}
+		case protocol:
+			types[i] = nftables.TypeInetProto
+		case port:
+			types[i] = nftables.TypeInetService
+		case link:
+			types[i] = nftables.TypeIFName
+		}
+	}
+	if len(types) == 1 {
+		return types[0]
+	}
+	return nftables.MustConcatSetType(types...)
+}

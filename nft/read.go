@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package nft
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/google/nftables"
+	"github.com/google/nftables/expr"
+	"github.com/google/nftables/userdata"
+)
+
+// Every request names our table, so the kernel answers with our objects only: nothing in a table of others, however
+// strange, can reach us or make reading slow.
+
+// readTable returns the table as the kernel has it, nil when there is none.
+func readTable(c *conn) (*nftables.Table, error) {
+	var have *nftables.Table
+	err := c.do(func() (err error) {
+		have, err = c.ListTableOfFamily(tableName, nftables.TableFamilyINet)
+		return err
+	})
+	if isMissing(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read: %w", err)
+	}
+	return have, nil
+}
+
+// readElements returns all elements, but for sets that hold something that this package does not write: their names.
+func (t *Table) readElements(c *conn) (es []element, strange []setID, err error) {
+	for s := range numSets {
+		raw, err := t.readSet(c, s)
+		if err != nil {
+			return nil, nil, err
+		}
+		some, ok := t.enc.decode(s, raw)
+		if !ok {
+			strange = append(strange, s)
+			continue
+		}
+		es = append(es, some...)
+	}
+	return es, strange, nil
+}
+
+func (t *Table) readSet(c *conn, s setID) ([]nftables.SetElement, error) {
+	set := t.layout.defs[s].kernelSet(t.kernelTable())
+	var raw []nftables.SetElement
+	err := c.do(func() (err error) {
+		raw, err = c.GetSetElements(set)
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read set %s: %w", set.Name, err)
+	}
+	return raw, nil
+}
+
+// Backends returns, for every public address that the kernel translates now, the backends that it translates to, sorted.
+// It is empty without a table, and lacks a map that is not there or not of our type. Nothing is owned or changed by it.
+func (t *Table) Backends() (map[netip.Addr][]netip.Addr, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	backends := make(map[netip.Addr][]netip.Addr)
+	for s := port4; s <= whole6; s++ {
+		es, err := t.readMap(s)
+		if err != nil {
+			return nil, t.fail(err)
+		}
+		for _, e := range es {
+			b := e.value.Addr()
+			if known := backends[e.addr]; !slices.Contains(known, b) {
+				backends[e.addr] = append(known, b)
+			}
+		}
+	}
+	for _, known := range backends {
+		slices.SortFunc(known, netip.Addr.Compare)
+	}
+	return backends, nil
+}
+
+func (t *Table) readMap(s setID) ([]element, error) {
+	c, err := t.connect()
+	if err != nil {
+		return nil, err
+	}
+	reason, err := t.compareSet(c, t.kernelTable(), s)
+	if reason != "" || err != nil {
+		return nil, err
+	}
+	raw, err := t.readSet(c, s)
+	if err != nil {
+		return nil, err
+	}
+	var es []element
+	for i := range raw {
+		if e, ok := decodeElement(&t.layout.defs[s], s, &raw[i]); ok {
+			es = append(es, e)
+		}
+	}
+	return es, nil
+}
+
+// Counter is what the rules of one chain with one comment counted since the table was written, both families together.
+type Counter struct {
+	Chain, Comment string
+	Packets, Bytes uint64
+}
+
+// Counters reads the counters of the rules that drop, sorted by chain and comment. It is empty without a table.
+func (t *Table) Counters() ([]Counter, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	c, err := t.connect()
+	if err != nil {
+		return nil, t.fail(err)
+	}
+	type name struct{ chain, comment string }
+	sums := make(map[name]Counter)
+	for _, ch := range t.layout.chains {
+		rules, err := readRules(c, ch.kernelChain(t.kernelTable()))
+		if isMissing(err) {
+			continue
+		}
+		if err != nil {
+			return nil, t.fail(err)
+		}
+		for _, r := range rules {
+			for _, e := range r.Exprs {
+				if counter, ok := e.(*expr.Counter); ok {
+					n := name{ch.name, commentOf(r)}
+					sum := sums[n]
+					sums[n] = Counter{n.chain, n.comment, sum.Packets + counter.Packets, sum.Bytes + counter.Bytes}
+				}
+			}
+		}
+	}
+	counters := make([]Counter, 0, len(sums))
+	for _, sum := range sums {
+		counters = append(counters, sum)
+	}
+	slices.SortFunc(counters, func(a, b Counter) int {
+		return cmp.Or(cmp.Compare(a.Chain, b.Chain), cmp.Compare(a.Comment, b.Comment))
+	})
+	return counters, nil
+}
+
+func readRules(c *conn, ch *nftables.Chain) ([]*nftables.Rule, error) {
+	var rules []*nftables.Rule
+	err := c.do(func() (err error) {
+		rules, err = c.GetRules(ch.Table, ch)
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read chain %s: %w", ch.Name, err)
+	}
+	return rules, nil
+}
+
+func commentOf(r *nftables.Rule) string {
+	comment, _ := userdata.GetString(r.UserData, userdata.TypeComment)
+	return comment
+}

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package nft
+
+import "github.com/google/nftables/expr"
+
+// The bits of `ct status` (IPS_SRC_NAT and IPS_DST_NAT of linux/netfilter/nf_conntrack_common.h).
+const (
+	ipsSrcNAT = 1 << 4
+	ipsDstNAT = 1 << 5
+)
+
+// translateRules translates the destination, most specific first. A map without the key ends its rule and the next one is
+// tried, so what reaches the end is not listed.
+func translateRules() []rule {
+	var rules []rule
+	for _, f := range families() {
+		rules = append(rules,
+			// dnat ip to ip daddr . meta l4proto . th dport map @port4
+			newRule("PortList", f.guard(), f.loadPort(), match{f.mapped(port4), f.toAddressPort(expr.NATTypeDestNAT)}),
+			// icmp type echo-request dnat ip to ip daddr map @echo4
+			newRule("PortList with allowICMP", f.guard(), f.echo(), f.daddrTo(echo4)),
+			// dnat ip to ip daddr map @whole4
+			newRule("WholeIP", f.guard(), f.daddrTo(whole4)),
+			// ip daddr @hosted4 counter drop
+			newRule("hosted here and not listed", f.guard(), f.daddrIn(hosted4), drop()))
+	}
+	return rules
+}
+
+// daddrTo is `dnat ip to ip daddr map @map`.
+func (f family) daddrTo(s setID) match {
+	return match{f.load(f.daddr, reg1), f.mapped(s), f.toAddress(expr.NATTypeDestNAT)}
+}
+
+func ingressNATRules() []rule {
+	var rules []rule
+	for _, f := range families() {
+		// iifname != @uplink_if ip daddr @elsewhere4 return
+		rules = append(rules, newRule("dialled from inside: the node of the backend translates",
+			iifNotIn(uplinkIf), f.guard(), f.daddrIn(elsewhere4), goBack()))
+	}
+	// jump translate
+	rules = append(rules, newRule("listed is translated, hosted and not listed is dropped", jump(translate)))
+	for _, f := range families() {
+		// iifname @uplink_if ip daddr @public4 counter drop
+		rules = append(rules, newRule("hosted elsewhere or nowhere: would go back to the router",
+			iifIn(uplinkIf), f.guard(), f.daddrIn(public4), drop()))
+	}
+	return rules
+}
+
+// localNATRules is for the connections of the node's own processes.
+func localNATRules() []rule {
+	var rules []rule
+	for _, f := range families() {
+		// ip daddr @elsewhere4 return
+		rules = append(rules, newRule("dialled from inside: the node of the backend translates",
+			f.guard(), f.daddrIn(elsewhere4), goBack()))
+	}
+	// jump translate
+	return append(rules, newRule("the node's own processes reach local backends", jump(translate)))
+}
+
+// egressNATRules translates the source.
+func egressNATRules() []rule {
+	var rules []rule
+	for _, f := range families() {
+		// ct status dnat ct original ip daddr @public4 ip daddr != @managed4 masquerade
+		rules = append(rules, newRule("backend on another node: the reply must come back here",
+			ctStatus(ipsDstNAT), f.dialledIn(public4), f.guard(), f.daddrNotIn(managed4), masquerade()))
+	}
+	for _, f := range families() {
+		// ct original ip daddr @cluster4 return
+		rules = append(rules, newRule("dialled in-cluster: stays private", f.dialledIn(cluster4), goBack()))
+	}
+	for _, f := range families() {
+		// iifname != @uplink_if snat ip to ip saddr map @egress4
+		rules = append(rules, newRule("a backend's own connection leaves with its primary address",
+			iifNotIn(uplinkIf), f.guard(), match{f.load(f.saddr, reg1), f.mapped(egress4), f.toAddress(expr.NATTypeSourceNAT)}))
+	}
+	for _, f := range families() {
+		// ct status dnat ct original ip daddr @public4 ip saddr @masquerade4 masquerade
+		rules = append(rules, newRule("from a node: the overlay would hand the reply past this node",
+			ctStatus(ipsDstNAT), f.dialledIn(public4), f.guard(), f.saddrIn(masquerade4), masquerade()))
+	}
+	for _, f := range families() {
+		// iifname != @uplink_if ip saddr @shard_sources4 ip daddr != @shard_sources4 fib saddr type != local
+		//   snat ip to oifname map @shard4
+		rules = append(rules, newRule("private sources leave by an uplink with the shard's address",
+			iifNotIn(uplinkIf), f.guard(), f.saddrIn(shardSources4), f.daddrNotIn(shardSources4), notLocalSource(), f.oifTo(shard4)))
+	}
+	return rules
+}
+
+// oifTo is `snat ip to oifname map @map`.
+func (f family) oifTo(s setID) match {
+	return match{&expr.Meta{Key: expr.MetaKeyOIFNAME, Register: reg1}, f.mapped(s), f.toAddress(expr.NATTypeSourceNAT)}
+}

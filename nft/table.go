@@ -1,0 +1,342 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package nft
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+
+	"github.com/google/nftables"
+	"golang.org/x/sys/unix"
+
+	"github.com/natplane/natplane/nat"
+)
+
+var (
+	// ErrOwned is returned while another process owns the table.
+	ErrOwned = errors.New("another process owns the table")
+	// ErrUnsure is returned by Apply before the first Sync and after any error: what the kernel holds is not known then, and a
+	// difference to it cannot be written. Sync reads the kernel and ends that.
+	ErrUnsure = errors.New("the content of the table is not known")
+
+	errClosed = errors.New("table is closed")
+)
+
+// Options say where and how a Table works. The zero value is right for an agent.
+type Options struct {
+	// NetNS is a file descriptor of the network namespace to work in, valid as long as the Table; 0 is that of the process.
+	NetNS int
+	// Log gets a line when something about the table itself happens; nil is silence.
+	Log *slog.Logger
+	// Unowned leaves the table without the owner and persist flags, as on a kernel before 6.9. Others can change it then.
+	Unowned bool
+}
+
+// Result says what a transaction changed. The zero value is nothing.
+type Result struct {
+	// Added and Removed count elements; one whose value or comment changed counts in both.
+	Added, Removed int
+	// Replaced is true when the whole table was written, and Reason says why ("" when there was none).
+	Replaced bool
+	Reason   string
+	// Invalid has an error for each record that was left out because the kernel could not hold it. The others were written.
+	Invalid []error
+}
+
+// Table is the table inet natplane of one network namespace. Its methods may be called from many goroutines.
+type Table struct {
+	netns  int
+	log    *slog.Logger
+	layout layout
+	// flags are those that the table gets.
+	flags nftables.TableFlags
+	// flush ends a transaction; tests put failures here.
+	flush   func(*nftables.Conn) error
+	changed chan struct{}
+	// port is the netlink port that our transactions come from.
+	port atomic.Uint32
+
+	mu     sync.Mutex
+	conn   *conn
+	enc    encoder
+	broken bool // conn saw an error
+	unsure bool
+	closed bool
+}
+
+// Open connects to the kernel and finds out what it can do. An error names the first feature that is missing and the
+// kernel version that brought it. The kernel's tables are as before: Sync is the first to touch one.
+func Open(o Options) (*Table, error) {
+	t := &Table{
+		netns: o.NetNS, log: o.Log, layout: newLayout(), unsure: true,
+		flush: (*nftables.Conn).Flush, changed: make(chan struct{}, 1),
+	}
+	if t.log == nil {
+		t.log = slog.New(slog.DiscardHandler)
+	}
+	t.enc.defs = t.layout.defs
+	c, err := t.connect()
+	if err != nil {
+		return nil, err
+	}
+	owned, err := probe(c, features())
+	if err != nil {
+		return nil, errors.Join(err, t.Close())
+	}
+	if owned && !o.Unowned {
+		t.flags = nftables.TableFlagOwner | nftables.TableFlagPersist
+	}
+	if !owned {
+		t.log.Info("nftables: the kernel cannot protect the table from others (owner and persist flags: kernel 6.9)")
+	}
+	return t, nil
+}
+
+// Close gives the connection back, and with it the ownership. The table stays and goes on translating.
+func (t *Table) Close() error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.closed, t.unsure = true, true
+	if t.conn == nil {
+		return nil
+	}
+	c := t.conn
+	t.conn = nil
+	return c.close()
+}
+
+// connect returns the connection, a new one after an error: what an earlier failure left in the old one cannot meet a later
+// transaction. The old one is kept until now because it still owned the table.
+func (t *Table) connect() (*conn, error) {
+	if t.closed {
+		return nil, errClosed
+	}
+	if t.conn != nil && !t.broken {
+		return t.conn, nil
+	}
+	c, err := dial(t.netns)
+	if err != nil {
+		return nil, err
+	}
+	if t.conn != nil {
+		_ = t.conn.close() // nothing is expected of it any more
+	}
+	t.conn, t.broken = c, false
+	t.port.Store(c.port)
+	return c, nil
+}
+
+// fail notes that the kernel may hold anything now, and says which object err is about.
+func (t *Table) fail(err error) error {
+	t.broken, t.unsure = true, true
+	return fmt.Errorf("nftables table inet %s: %w", tableName, err)
+}
+
+// Sync makes the table what state asks for, whatever it is now, in one transaction at most. It reads the table first: where
+// only elements differ only those are written, and where nothing differs nothing is.
+func (t *Table) Sync(state nat.State) (Result, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	want, invalid := stateElements(&state)
+	result, err := t.sync(want)
+	result.Invalid = invalid
+	if err != nil {
+		return Result{Invalid: invalid}, t.fail(err)
+	}
+	t.unsure = false
+	return result, nil
+}
+
+func (t *Table) sync(want []element) (Result, error) {
+	c, err := t.connect()
+	if err != nil {
+		return Result{}, err
+	}
+	have, err := readTable(c)
+	if err != nil {
+		return Result{}, err
+	}
+	if have == nil {
+		return t.replace(c, want, false, "")
+	}
+	if err := t.own(c, have); err != nil {
+		return Result{}, err
+	}
+	reason, err := t.compare(c, have)
+	if err != nil {
+		return Result{}, err
+	}
+	if reason != "" {
+		return t.replace(c, want, true, reason)
+	}
+	return t.correct(c, want)
+}
+
+// own takes a table that a process which is gone left behind, before it is read, so that nobody changes it from then on.
+func (t *Table) own(c *conn, have *nftables.Table) error {
+	if have.Flags&nftables.TableFlagOwner != 0 {
+		if have.Owner != c.port {
+			return fmt.Errorf("%w (netlink port %d)", ErrOwned, have.Owner)
+		}
+		return nil
+	}
+	if t.flags == 0 || have.Flags != nftables.TableFlagPersist {
+		return nil // the kernel gives an owner only to an orphan; any other table is made anew
+	}
+	c.AddTable(t.kernelTable())
+	if err := t.commit(c); err != nil {
+		return fmt.Errorf("take over: %w", err)
+	}
+	have.Flags = t.flags
+	return nil
+}
+
+func (t *Table) kernelTable() *nftables.Table {
+	return &nftables.Table{Name: tableName, Family: nftables.TableFamilyINet, Flags: t.flags}
+}
+
+// replace writes the whole table. Packets meet the old one until the new one is complete.
+func (t *Table) replace(c *conn, want []element, exists bool, reason string) (Result, error) {
+	table := t.kernelTable()
+	if exists {
+		c.DelTable(table)
+	}
+	c.AddTable(table)
+	if err := t.layout.queue(c.Conn, table); err != nil {
+		return Result{}, err
+	}
+	if err := t.queueElements(want, (*nftables.Conn).SetAddElements); err != nil {
+		return Result{}, err
+	}
+	if err := t.commit(c); err != nil {
+		return Result{}, err
+	}
+	return Result{Added: len(want), Replaced: true, Reason: reason}, nil
+}
+
+// correct writes the elements that differ.
+func (t *Table) correct(c *conn, want []element) (Result, error) {
+	have, strange, err := t.readElements(c)
+	if err != nil {
+		return Result{}, err
+	}
+	table := t.kernelTable()
+	for _, s := range strange {
+		c.FlushSet(t.layout.defs[s].kernelSet(table))
+	}
+	del, add := diff(have, want)
+	if len(del)+len(add)+len(strange) == 0 {
+		return Result{}, nil
+	}
+	result, err := t.write(c, del, add)
+	if err == nil && len(strange) > 0 {
+		result.Reason = fmt.Sprintf("elements that natplane does not write in %s", t.layout.defs[strange[0]].name)
+	}
+	return result, err
+}
+
+// Apply writes what changed between two states of which the first is programmed: only the differences, in one transaction,
+// without reading anything. A difference that is not visible in the table sends nothing.
+func (t *Table) Apply(d nat.Delta) (Result, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.unsure {
+		return Result{}, fmt.Errorf("nftables table inet %s: %w", tableName, ErrUnsure)
+	}
+	old, want, invalid := deltaElements(&d)
+	del, add := diff(old, want)
+	if len(del)+len(add) == 0 {
+		return Result{Invalid: invalid}, nil
+	}
+	c, err := t.connect()
+	if err != nil {
+		return Result{Invalid: invalid}, t.fail(err)
+	}
+	result, err := t.write(c, del, add)
+	result.Invalid = invalid
+	if err != nil {
+		return result, t.fail(err)
+	}
+	return result, nil
+}
+
+// write deletes before it adds: the kernel refuses a key that it holds with another value.
+func (t *Table) write(c *conn, del, add []element) (Result, error) {
+	if err := t.queueElements(del, (*nftables.Conn).SetDeleteElements); err != nil {
+		return Result{}, err
+	}
+	if err := t.queueElements(add, (*nftables.Conn).SetAddElements); err != nil {
+		return Result{}, err
+	}
+	if err := t.commit(c); err != nil {
+		return Result{}, err
+	}
+	return Result{Added: len(add), Removed: len(del)}, nil
+}
+
+// queueElements hands elements to the library in portions, so that they need not all exist in its form at once.
+func (t *Table) queueElements(es []element, queue func(*nftables.Conn, *nftables.Set, []nftables.SetElement) error) error {
+	const portion = 1024
+	table := t.kernelTable()
+	var waiting [numSets][]nftables.SetElement
+	hand := func(s setID) error {
+		err := queue(t.conn.Conn, t.layout.defs[s].kernelSet(table), waiting[s])
+		if err != nil {
+			return fmt.Errorf("set %s: %w", t.layout.defs[s].name, err)
+		}
+		waiting[s] = waiting[s][:0]
+		return nil
+	}
+	for i := range es {
+		s := es[i].set
+		waiting[s] = t.enc.append(waiting[s], &es[i])
+		if len(waiting[s]) >= portion {
+			if err := hand(s); err != nil {
+				return err
+			}
+		}
+	}
+	for s := range numSets {
+		if len(waiting[s]) > 0 {
+			if err := hand(s); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// commit sends what is queued. Any error leaves open whether the kernel took it: ENOBUFS may stand for answers lost on the
+// way back.
+func (t *Table) commit(c *conn) error {
+	err := c.do(func() error { return t.flush(c.Conn) })
+	if errors.Is(err, unix.EPERM) {
+		if have, readErr := readTable(c); readErr == nil && ownedByOther(have, c) {
+			return fmt.Errorf("%w (netlink port %d): %w", ErrOwned, have.Owner, err)
+		}
+	}
+	return err
+}
+
+func ownedByOther(have *nftables.Table, c *conn) bool {
+	return have != nil && have.Flags&nftables.TableFlagOwner != 0 && have.Owner != c.port
+}
+
+// Remove deletes the table. That there is none is no error.
+func (t *Table) Remove() error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	c, err := t.connect()
+	if err != nil {
+		return t.fail(err)
+	}
+	t.unsure = true
+	c.DelTable(t.kernelTable())
+	if err := t.commit(c); err != nil && !isMissing(err) {
+		return t.fail(err)
+	}
+	return nil
+}
