@@ -66,7 +66,7 @@ func (e *Engine) Plan() Plan {
 func (e *Engine) translation(public netip.Addr, g grant, rec *Address) (Translation, bool) {
 	s, f := g.service, familyOf(public)
 	c := e.resolved[s.key].choices[f]
-	if !g.any() || !c.found() || !c.local && !s.spread {
+	if !g.any() || !s.translates(c) {
 		return Translation{}, false
 	}
 	t := Translation{Public: public, Family: f.String(), Method: PortList, Backend: c.addr, Owner: s.key.String()}
