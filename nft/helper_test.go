@@ -3,9 +3,11 @@
 package nft
 
 import (
+	"net"
 	"net/netip"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/google/nftables"
 	"github.com/stretchr/testify/require"
@@ -178,4 +180,12 @@ func changes[T any](old, new []T, addr func(T) netip.Addr, equal func(a, b T) bo
 		out = append(out, c)
 	}
 	return out
+}
+
+func dialTCP(addr string) error {
+	c, err := net.DialTimeout("tcp", addr, 200*time.Millisecond)
+	if err != nil {
+		return err
+	}
+	return c.Close()
 }

@@ -72,18 +72,9 @@ func newRule(comment string, parts ...match) rule {
 	return r
 }
 
-// objects is the number of chains and sets, which the kernel counts for the table (NFTA_TABLE_USE).
-func (l layout) objects() uint32 {
-	n := len(l.defs) + len(l.chains)
-	for _, c := range l.chains {
-		for _, r := range c.rules {
-			if len(r.values) > 0 {
-				n++
-			}
-		}
-	}
-	return uint32(n)
-}
+// objects is the number of chains and sets, which the kernel counts for the table (NFTA_TABLE_USE). Anonymous sets belong to
+// their rule and are not counted.
+func (l layout) objects() uint32 { return uint32(len(l.defs) + len(l.chains)) }
 
 // queue adds everything but the elements to the transaction.
 func (l layout) queue(c *nftables.Conn, t *nftables.Table) error {

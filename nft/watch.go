@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package nft
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// Changed returns the channel that Watch signals on. Signals coalesce: one stands for any number of changes.
+func (t *Table) Changed() <-chan struct{} { return t.changed }
+
+// Watch signals on Changed when the table was changed by anybody but this Table, until the context ends. After each signal
+// a Sync is due. Signals may come without a change, when the kernel had to drop events or after an error of this Table. The
+// library's own monitor cannot be used: it does not say which table an element belongs to.
+func (t *Table) Watch(ctx context.Context) error {
+	sock, err := netlink.Dial(unix.NETLINK_NETFILTER, &netlink.Config{NetNS: t.netns})
+	if err != nil {
+		return fmt.Errorf("nftables events: %w", err)
+	}
+	stop := context.AfterFunc(ctx, func() { _ = sock.Close() })
+	defer func() {
+		if stop() {
+			_ = sock.Close()
+		}
+	}()
+	if err := errors.Join(sock.SetReadBuffer(readBuffer), sock.JoinGroup(unix.NFNLGRP_NFTABLES)); err != nil {
+		return fmt.Errorf("nftables events: %w", err)
+	}
+	t.signal() // whatever happened before
+	foreign := false
+	for {
+		messages, err := sock.Receive()
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case errors.Is(err, unix.ENOBUFS): // events were lost
+			t.signal()
+			continue
+		case err != nil:
+			return fmt.Errorf("nftables events: %w", err)
+		}
+		for i := range messages {
+			foreign = t.event(&messages[i], foreign)
+		}
+	}
+}
+
+func (t *Table) signal() {
+	select {
+	case t.changed <- struct{}{}:
+	default:
+	}
+}
+
+// event looks at one event, and returns whether a transaction of somebody else changed our table. The event of the new
+// generation ends a transaction and names the process.
+func (t *Table) event(m *netlink.Message, foreign bool) bool {
+	const generation = unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_NEWGEN
+	if m.Header.Type == generation {
+		if foreign {
+			pid, name := attribute(m.Data, unix.NFTA_GEN_PROC_PID), attribute(m.Data, unix.NFTA_GEN_PROC_NAME)
+			if len(pid) == 4 {
+				t.log.Info("nftables: another process changed the table", "table", tableName,
+					"process", string(bytes.TrimRight(name, "\x00")), "pid", binary.BigEndian.Uint32(pid))
+			}
+		}
+		return false
+	}
+	if m.Header.PID == t.port.Load() || !aboutTable(m.Data) {
+		return foreign
+	}
+	t.signal()
+	return true
+}
+
+// aboutTable reports whether an event is about our table or something in it. All of them give the family in the header and
+// the table in attribute 1.
+func aboutTable(data []byte) bool {
+	if len(data) == 0 || data[0] != unix.NFPROTO_INET {
+		return false
+	}
+	name := attribute(data, unix.NFTA_TABLE_NAME)
+	return len(name) == len(tableName)+1 && string(name[:len(tableName)]) == tableName
+}
+
+// attribute returns the value of an attribute of an nftables message, nil when it has none.
+func attribute(data []byte, kind uint16) []byte {
+	const header = 4 // of the message (struct nfgenmsg), and of an attribute
+	for data = data[min(header, len(data)):]; len(data) >= header; {
+		length := int(binary.NativeEndian.Uint16(data))
+		if length < header || length > len(data) {
+			return nil
+		}
+		if binary.NativeEndian.Uint16(data[2:])&^(unix.NLA_F_NESTED|unix.NLA_F_NET_BYTEORDER) == kind {
+			return data[header:length]
+		}
+		data = data[min((length+3)&^3, len(data)):]
+	}
+	return nil
+}
