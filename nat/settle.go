@@ -68,13 +68,22 @@ func (e *Engine) forbids(a netip.Addr, c choice) string {
 }
 
 // isProgrammed reports whether the Service's addresses translate to the backend already: since an earlier pass, or in the kernel that
-// the agent found when it started.
+// the agent found when it started. A backend that was chosen while the Service held no address has never been programmed.
 func (e *Engine) isProgrammed(s *service, f family, before *resolution, backend netip.Addr) bool {
 	if before != nil && before.choices[f].found() {
-		return before.choices[f].addr == backend
+		return before.choices[f].addr == backend && e.held(before, f)
 	}
 	return slices.ContainsFunc(s.addresses, func(a netip.Addr) bool {
 		return familyOf(a) == f && slices.Contains(e.hints[a], backend)
+	})
+}
+
+// held reports whether the last pass granted the Service something of an address of the family.
+func (e *Engine) held(r *resolution, f family) bool {
+	return slices.ContainsFunc(r.permitted, func(a netip.Addr) bool {
+		return familyOf(a) == f && slices.ContainsFunc(e.claims[a].grants, func(g grant) bool {
+			return g.service.key == r.service.key && g.any()
+		})
 	})
 }
 
