@@ -93,21 +93,17 @@ func (f *file) decode(docs []document, known map[digest][]item) []digest {
 // merger puts the objects of a new version of a file together with those of the previous version that stay in force.
 type merger struct {
 	file, previous *file
-	named          map[ref]bool // true: with a good object
 	anonymous      bool
-	broken         []int // problems whose object has no good version in the file
-	refs           []ref // of broken
-	at             []placed
+	broken         []int    // the problems that are about a known object
+	at             []placed // those objects
 }
 
 func (m *merger) collect(docs []document, sums []digest) {
-	m.named = make(map[ref]bool, len(docs))
 	for i, doc := range docs {
 		for _, it := range m.file.decoded[sums[i]] {
 			where := placed{ref: it.ref, obj: it.obj, document: doc.number, line: doc.line}
 			if it.err == nil {
 				m.file.objects = append(m.file.objects, where)
-				m.named[it.ref] = true
 				continue
 			}
 			m.fault(it, where, doc)
@@ -125,10 +121,7 @@ func (m *merger) fault(it item, where placed, doc document) {
 	}
 	if it.ref != (ref{}) {
 		p.Object = it.ref.String()
-		m.broken, m.refs, m.at = append(m.broken, len(m.file.problems)), append(m.refs, it.ref), append(m.at, where)
-		if !m.named[it.ref] {
-			m.named[it.ref] = false
-		}
+		m.broken, m.at = append(m.broken, len(m.file.problems)), append(m.at, where)
 	}
 	m.file.problems = append(m.file.problems, p)
 }
@@ -144,23 +137,27 @@ func (m *merger) keepOld() {
 			old[o.ref] = o
 		}
 	}
-	for n, r := range m.refs {
-		last, had := old[r]
-		if m.named[r] || !had {
+	named := make(map[ref]bool, len(m.file.objects))
+	for _, o := range m.file.objects {
+		named[o.ref] = true
+	}
+	for n, where := range m.at {
+		last, had := old[where.ref]
+		if named[where.ref] || !had {
 			continue
 		}
-		m.named[r] = true
+		named[where.ref] = true
 		m.file.problems[m.broken[n]].Message += "; its last good version stays in force"
-		m.at[n].obj = last.obj
-		m.file.objects = append(m.file.objects, m.at[n])
+		where.obj = last.obj
+		m.file.objects = append(m.file.objects, where)
 	}
 	if !m.anonymous {
 		return
 	}
 	for _, o := range m.previous.objects {
-		if _, mentioned := m.named[o.ref]; !mentioned {
+		if !named[o.ref] {
+			named[o.ref] = true
 			m.file.objects = append(m.file.objects, o)
-			m.named[o.ref] = true
 		}
 	}
 }
