@@ -14,11 +14,15 @@ type grant struct {
 	whole   bool
 	echo    bool
 	ports   []servicePort
-	// owner, when set, holds what the Service wanted: the whole address, or the ports in lost.
+	// lost are the wanted ports that older Services hold.
+	lost []lostPort
+	// lostTo, when set, holds the address as a whole, or a part of it while it was wanted as a whole.
+	lostTo *Key
+}
+
+type lostPort struct {
+	servicePort
 	owner *Key
-	lost  []servicePort
-	// lostWhole is true when the address as a whole is another's, or is shared already and was wanted as a whole.
-	lostWhole bool
 }
 
 // any reports whether the Service holds something of the address.
@@ -35,9 +39,9 @@ func divide(claimants []*service) []grant {
 		g := grant{service: s}
 		switch {
 		case whole != nil:
-			g.owner, g.lostWhole = whole, true
+			g.lostTo = whole
 		case s.whole && first != nil:
-			g.owner, g.lostWhole = first, true
+			g.lostTo = first
 		case s.whole:
 			g.whole = true
 			whole = &s.key
@@ -45,10 +49,7 @@ func divide(claimants []*service) []grant {
 			for _, p := range s.ports {
 				id := servicePort{protocol: p.protocol, port: p.port}
 				if owner := taken[id]; owner != nil {
-					if g.owner == nil {
-						g.owner = owner
-					}
-					g.lost = append(g.lost, p)
+					g.lost = append(g.lost, lostPort{p, owner})
 					continue
 				}
 				taken[id] = &s.key

@@ -103,8 +103,12 @@ type judgement struct {
 	served   []string
 }
 
+// find adds a finding; what holds for several addresses in the same words is said once.
 func (j *judgement) find(r Reason, format string, args ...any) {
-	j.findings = append(j.findings, finding{r, fmt.Sprintf(format, args...)})
+	f := finding{r, fmt.Sprintf(format, args...)}
+	if !slices.Contains(j.findings, f) {
+		j.findings = append(j.findings, f)
+	}
 }
 
 // judge says what became of a Service: the first finding gives the reason, in the order in which an operator has to mend them.
@@ -149,19 +153,26 @@ func (e *Engine) judgeAddresses(r *resolution, j *judgement) {
 	}
 }
 
-// judgeGrant reports what an older Service holds.
+// judgeGrant reports what older Services hold, each with its ports.
 func judgeGrant(a netip.Addr, g grant, j *judgement) {
-	switch {
-	case g.lostWhole:
-		j.find(ReasonAddressConflict, "%s belongs to the older Service %s; delete one of the two or give this one another address", a, g.owner)
-	case len(g.lost) > 0:
-		var lost []string
-		for _, p := range g.lost {
-			lost = append(lost, fmt.Sprintf("%d/%s", p.port, p.protocol))
-		}
-		j.find(ReasonPortConflict, "%s of %s belongs to the older Service %s", strings.Join(lost, ", "), a, g.owner)
-	case !g.any():
+	if g.lostTo != nil {
+		j.find(ReasonAddressConflict, "%s belongs to the older Service %s: delete one of the two or give this one another address", a, g.lostTo)
+		return
+	}
+	if !g.any() && len(g.lost) == 0 {
 		j.find(ReasonNoPorts, "the port list has nothing to forward: set spec.ports, or %s: \"true\"", AnnotationWholeIP)
+	}
+	var owners []Key
+	ports := map[Key][]string{}
+	for _, p := range g.lost {
+		if _, known := ports[*p.owner]; !known {
+			owners = append(owners, *p.owner)
+		}
+		ports[*p.owner] = append(ports[*p.owner], fmt.Sprintf("%d/%s", p.port, p.protocol))
+	}
+	for _, owner := range owners {
+		j.find(ReasonPortConflict, "%s of %s belongs to the older Service %s: take it out of one of the two or give this one another address",
+			strings.Join(ports[owner], ", "), a, owner)
 	}
 }
 
@@ -181,17 +192,18 @@ func (e *Engine) judgeBackends(r *resolution, held [2][]netip.Addr, j *judgement
 			e.judgeFound(r.service, f, c, held[f], j)
 			j.notes = append(j.notes, c.refused...)
 		case len(c.rivals) > 0:
+			j.notes = append(j.notes, c.refused...)
 		case len(c.refused) > 0:
 			j.find(ReasonBackendUnverified, "%s", strings.Join(c.refused, "; "))
 		default:
 			without = append(without, f)
 		}
 	}
-	reason := ReasonNoBackend
-	if len(without) == 1 && len(held[ipv4]) > 0 && len(held[ipv6]) > 0 {
-		reason = ReasonNoBackendFamily
-	}
 	for _, f := range without {
+		reason := ReasonNoBackend
+		if other := r.choices[1-f]; other.found() || len(other.rivals) > 0 {
+			reason = ReasonNoBackendFamily
+		}
 		j.find(reason, "%s has no %s endpoint", joinAddrs(held[f]), f)
 	}
 }
