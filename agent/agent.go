@@ -41,6 +41,7 @@ type Agent struct {
 	log     *slog.Logger
 	table   *nft.Table
 	node    *node.Node
+	flows   *conntrack.Netlink
 	auditor *conntrack.Auditor
 	loop    *loop
 }
@@ -69,15 +70,15 @@ func (a *Agent) open() (err error) {
 	if a.table, err = nft.Open(nft.Options{NetNS: a.options.NetNS, Log: a.log, Unowned: a.options.Unowned}); err != nil {
 		return err
 	}
-	a.auditor, err = conntrack.New(conntrack.Options{NetNS: a.options.NetNS, Log: a.log})
-	return err
+	if a.flows, err = conntrack.Open(a.options.NetNS); err != nil {
+		return err
+	}
+	a.auditor = conntrack.NewAuditor(a.flows, conntrack.Config{Log: a.log})
+	return nil
 }
 
 func (a *Agent) close() error {
 	var errs []error
-	if a.auditor != nil {
-		errs = append(errs, a.auditor.Close())
-	}
 	if a.table != nil {
 		errs = append(errs, a.table.Close())
 	}
@@ -93,9 +94,8 @@ func (a *Agent) Run(ctx context.Context) error {
 	a.log.Info("started", "node", a.options.Policy.Node, "kernel", node.KernelRelease())
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { a.options.Source.Run(ctx); return nil })
-	group.Go(func() error { return a.node.Run(ctx, a.loop.kickFacts) })
-	group.Go(func() error { return a.auditor.Run(ctx) })
-	group.Go(func() error { return a.table.Watch(ctx) })
+	group.Go(func() error { a.node.Run(ctx, a.loop.kickFacts); return nil })
+	group.Go(func() error { a.auditor.Run(ctx); return nil })
 	group.Go(func() error { return a.loop.run(ctx) })
 	if a.options.HTTP != nil {
 		group.Go(func() error { return serve(ctx, a.options.HTTP, a.handler()) })
@@ -110,3 +110,6 @@ func (a *Agent) Run(ctx context.Context) error {
 
 // Health says how the agent is.
 func (a *Agent) Health() Health { return a.loop.health.get(time.Now()) }
+
+// AuditStats says what the flow audit did and what it still has to do.
+func (a *Agent) AuditStats() conntrack.Stats { return a.auditor.Stats() }

@@ -30,10 +30,32 @@ type Report struct {
 	Translations []TranslationReport `json:"translations"`
 	Verdicts     []nat.Verdict       `json:"verdicts"`
 	// Drops are the guards' counters.
-	Drops    []nft.Counter   `json:"drops"`
-	Audit    conntrack.Stats `json:"audit"`
-	Warnings []node.Warning  `json:"warnings"`
-	Problems []string        `json:"problems"`
+	Drops    []nft.Counter  `json:"drops"`
+	Audit    AuditReport    `json:"audit"`
+	Warnings []node.Warning `json:"warnings"`
+	Problems []string       `json:"problems"`
+}
+
+// AuditReport says what the flow audit did since the agent started.
+type AuditReport struct {
+	Passes        int    `json:"passes"`
+	FailedPasses  int    `json:"failedPasses"`
+	FlowsDeleted  int    `json:"flowsDeleted"`
+	FlowsExamined int    `json:"flowsExamined"`
+	DeleteErrors  int    `json:"deleteErrors"`
+	Pending       int    `json:"pending"`
+	LastError     string `json:"lastError,omitempty"`
+}
+
+func auditReport(s conntrack.Stats) AuditReport {
+	r := AuditReport{
+		Passes: s.Passes, FailedPasses: s.FailedPasses, FlowsDeleted: s.Deleted, FlowsExamined: s.Examined,
+		DeleteErrors: s.DeleteErrors, Pending: s.Pending,
+	}
+	if s.LastError != nil {
+		r.LastError = s.LastError.Error()
+	}
+	return r
 }
 
 // TranslationReport is a translation with the number of its flows.
@@ -87,22 +109,23 @@ func (a *Agent) Report(ctx context.Context) (Report, error) {
 	for _, t := range plan.Translations {
 		public = append(public, t.Public)
 	}
-	flows, flowErr := a.auditor.Count(ctx, public)
+	flows, flowErr := conntrack.Count(ctx, a.flows, public)
 	drops, dropErr := a.table.Counters()
+	warnings, warnErr := a.node.Warnings()
 	r := Report{
 		Node:         plan.Node,
 		Health:       a.Health(),
 		Translations: []TranslationReport{},
 		Verdicts:     plan.Verdicts,
 		Drops:        drops,
-		Audit:        a.auditor.Stats(),
-		Warnings:     a.node.Warnings(),
+		Audit:        auditReport(a.auditor.Stats()),
+		Warnings:     append([]node.Warning{}, warnings...),
 		Problems:     a.options.Source.Problems(),
 	}
 	for _, t := range plan.Translations {
 		r.Translations = append(r.Translations, TranslationReport{Translation: t, Flows: flows[t.Public]})
 	}
-	for _, err := range []error{flowErr, dropErr} {
+	for _, err := range []error{flowErr, dropErr, warnErr} {
 		if err != nil {
 			r.Problems = append(r.Problems, err.Error())
 		}

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"net/netip"
 	"slices"
 	"time"
 
@@ -27,6 +28,7 @@ type loop struct {
 	config   nat.Config
 
 	facts   chan struct{}
+	drift   <-chan struct{}
 	queries chan chan<- nat.Plan
 	health  *health
 	passes  *passMetrics
@@ -73,7 +75,7 @@ func (l *loop) run(ctx context.Context) error {
 		case reply := <-l.queries:
 			reply <- l.plan()
 			continue
-		case <-l.table.Changed():
+		case <-l.drift:
 			l.log.Warn("the table was changed by others; reading it again")
 			l.health.update(func(h *Health) { h.Drift++ })
 			l.unsure = true
@@ -130,7 +132,7 @@ func (l *loop) intake() (nat.Delta, bool) {
 		l.engine = nat.NewEngine(l.config, programmed)
 		l.health.update(func(h *Health) { h.Synced = true })
 	}
-	outcome := l.engine.Apply(batch, l.node.Facts())
+	outcome := l.engine.Apply(batch, nat.Facts(l.node.Facts()))
 	l.followWorkloads(&outcome.Delta)
 	for _, v := range outcome.Verdicts {
 		l.verdicts[v.Key()] = v
@@ -145,7 +147,22 @@ func (l *loop) intake() (nat.Delta, bool) {
 
 // followWorkloads adds to the delta which interfaces the local backends are behind now.
 func (l *loop) followWorkloads(delta *nat.Delta) {
-	interfaces := l.node.WorkloadInterfaces(delta.Backends)
+	interfaces := l.node.WorkloadInterfaces()
+	if len(delta.Backends) > 0 {
+		var add, remove []netip.Addr
+		for _, c := range delta.Backends {
+			switch {
+			case c.Old == nil:
+				add = append(add, c.New.Addr)
+			case c.New == nil:
+				remove = append(remove, c.Old.Addr)
+			}
+		}
+		var err error
+		if interfaces, err = l.node.TrackBackends(add, remove); err != nil {
+			l.log.Warn("the interface of a backend is not known yet; its sources are not checked until then", "error", err)
+		}
+	}
 	change := l.engine.SetWorkloads(interfaces)
 	switch {
 	case change == nil:
@@ -174,7 +191,7 @@ func (l *loop) program(delta nat.Delta) (nft.Result, error) {
 	}
 	l.unsure = false
 	// Whatever happened in between, also to an agent that died before its audit was done: every flow is looked at once.
-	l.auditor.Reset(state)
+	l.auditor.Reset(state, conntrack.Look{Everything: true})
 	return result, nil
 }
 
@@ -186,7 +203,7 @@ func (l *loop) settled(result nft.Result, took time.Duration) {
 	}
 	l.backoff.reset()
 	l.health.applied()
-	if result.Changed() {
+	if result.Added+result.Removed > 0 || result.Replaced {
 		l.log.Info("programmed", "added", result.Added, "removed", result.Removed, "replaced", result.Replaced, "took", took)
 	}
 	if len(l.verdicts)+len(l.gone) == 0 {

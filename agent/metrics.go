@@ -78,9 +78,9 @@ func (c *kernelCollector) Collect(out chan<- prometheus.Metric) {
 	if err != nil {
 		return // the scrape goes on without them; programming reports a table that cannot be read
 	}
-	packets := prometheus.NewDesc("natplane_rule_packets_total", "Packets that a rule with a counter dropped.", []string{"chain", "family", "reason"}, nil)
+	packets := prometheus.NewDesc("natplane_rule_packets_total", "Packets that a rule with a counter dropped.", []string{"chain", "reason"}, nil)
 	for _, k := range counters {
-		out <- prometheus.MustNewConstMetric(packets, prometheus.CounterValue, float64(k.Packets), k.Chain, k.Family, k.Comment)
+		out <- prometheus.MustNewConstMetric(packets, prometheus.CounterValue, float64(k.Packets), k.Chain, k.Comment)
 	}
 }
 
@@ -92,16 +92,18 @@ func (c *kernelCollector) collectHealth(out chan<- prometheus.Metric) {
 	gauge("natplane_ready", "1 while every kind of object was read and the table holds what they ask for.", oneIf(h.Ready))
 	gauge("natplane_drift_repairs", "Changes by others that were noticed in the table.", float64(h.Drift))
 	gauge("natplane_source_problems", "Objects or files of the source that are not in force as written.", float64(len(c.agent.options.Source.Problems())))
-	gauge("natplane_node_warnings", "Settings of the node that translation will suffer from.", float64(len(c.agent.node.Warnings())))
+	if warnings, err := c.agent.node.Warnings(); err == nil {
+		gauge("natplane_node_warnings", "Settings of the node that translation will suffer from.", float64(len(warnings)))
+	}
 }
 
 func (c *kernelCollector) collectAudit(out chan<- prometheus.Metric) {
 	s := c.agent.auditor.Stats()
-	counter := func(name, help string, v uint64) {
+	counter := func(name, help string, v int) {
 		out <- prometheus.MustNewConstMetric(prometheus.NewDesc(name, help, nil, nil), prometheus.CounterValue, float64(v))
 	}
-	counter("natplane_audit_passes_total", "Flow audits that were completed.", s.Passes)
-	counter("natplane_audit_retries_total", "Flow audits that failed and were tried again.", s.Retries)
+	counter("natplane_audit_passes_total", "Flow audits, the failed ones included.", s.Passes)
+	counter("natplane_audit_failed_passes_total", "Flow audits that failed and were tried again.", s.FailedPasses)
 	counter("natplane_audit_flows_examined_total", "Flows that audits looked at.", s.Examined)
 	counter("natplane_audit_flows_deleted_total", "Flows that the rules no longer made.", s.Deleted)
 	counter("natplane_audit_delete_errors_total", "Flows that could not be deleted.", s.DeleteErrors)

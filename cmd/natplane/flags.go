@@ -60,7 +60,13 @@ func (p *policyFlags) config() (nat.Config, error) {
 // prefixes is a repeatable flag of IP prefixes; a bare address stands for itself.
 type prefixes []netip.Prefix
 
-func (p *prefixes) String() string { return fmt.Sprint([]netip.Prefix(*p)) }
+// String is empty for an empty list, so that --help shows no default.
+func (p *prefixes) String() string {
+	if len(*p) == 0 {
+		return ""
+	}
+	return fmt.Sprint([]netip.Prefix(*p))
+}
 
 func (p *prefixes) Type() string { return "CIDR" }
 

@@ -91,7 +91,7 @@ func printReport(w io.Writer, r agent.Report) error {
 	fmt.Fprintln(w)
 	for _, d := range r.Drops {
 		if d.Packets > 0 {
-			fmt.Fprintf(w, "dropped %d: %s (%s, %s)\n", d.Packets, d.Comment, d.Chain, d.Family)
+			fmt.Fprintf(w, "dropped %d: %s (%s)\n", d.Packets, d.Comment, d.Chain)
 		}
 	}
 	return nil
