@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package nft
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/natplane/natplane/nat"
+	"github.com/natplane/natplane/testenv"
+)
+
+// watch runs Watch during the test, takes the signal of the start, and returns a function that awaits the next one.
+func watch(t *testing.T, table *Table) (await func(what string)) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- table.Watch(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		require.NoError(t, <-done)
+	})
+	await = func(what string) {
+		t.Helper()
+		select {
+		case <-table.Changed():
+		case err := <-done:
+			done <- nil
+			require.NoError(t, err)
+		case <-time.After(5 * time.Second):
+			require.Fail(t, "no signal", what)
+		}
+	}
+	await("start")
+	return await
+}
+
+func TestWatchSeesOthers(t *testing.T) {
+	ns := testenv.NewT(t, "node")
+	table := open(t, ns, Options{Unowned: true})
+	await := watch(t, table)
+	syncTo(t, table, sampleState())
+	for _, command := range [][]string{
+		{"add", "element", "inet", tableName, "public4", "{ 192.0.2.99 }"},
+		{"add", "rule", "inet", tableName, "leak", "accept"},
+		{"add", "chain", "inet", tableName, "extra"},
+		{"add", "set", "inet", tableName, "extra", "{ type mark; }"},
+		{"add", "counter", "inet", tableName, "extra"},
+		{"flush", "ruleset"},
+	} {
+		ns.Nft(t, command...)
+		await(command[0] + " " + command[1])
+		require.NotZero(t, syncTo(t, table, sampleState()))
+	}
+}
+
+// Neither our own transactions nor other tables give a signal. Events arrive in order: the one that is awaited at the end
+// comes after all that must be silent.
+func TestWatchIsSilent(t *testing.T) {
+	ns := testenv.NewT(t, "node")
+	table := open(t, ns, Options{Unowned: true})
+	await := watch(t, table)
+	syncTo(t, table, nat.State{})
+	_, err := table.Apply(delta(nat.State{}, sampleState()))
+	require.NoError(t, err)
+	ns.NftScript(t, `
+		table inet other { set natplane { type ipv4_addr; elements = { 192.0.2.1 }; }; chain natplane { counter; }; }
+		table ip natplane { set public4 { type ipv4_addr; elements = { 192.0.2.1 }; }; }
+		table inet natplane2 { }
+		table inet natplan { }`)
+	ns.Nft(t, "delete", "table", "inet", "other")
+	ns.Nft(t, "add", "element", "inet", tableName, "public4", "{ 192.0.2.99 }")
+	await("the foreign element")
+	require.Empty(t, table.Changed())
+}
+
+func TestEventsThatAreNotOurs(t *testing.T) {
+	for name, data := range map[string][]byte{
+		"nothing":            nil,
+		"no attributes":      {1, 0, 0, 0},
+		"other family":       append([]byte{2, 0, 0, 0, 13, 0, 1, 0}, "natplane\x00\x00\x00\x00"...),
+		"short attribute":    {1, 0, 0, 0, 3, 0, 1, 0},
+		"attribute too long": {1, 0, 0, 0, 200, 0, 1, 0, 'n'},
+		"longer name":        append([]byte{1, 0, 0, 0, 14, 0, 1, 0}, "natplane2\x00\x00\x00"...),
+	} {
+		require.False(t, aboutTable(data), name)
+	}
+	require.True(t, aboutTable(append([]byte{1, 0, 0, 0, 13, 0, 1, 0}, "natplane\x00\x00\x00\x00"...)))
+	require.True(t, aboutTable(append([]byte{1, 0, 0, 0, 6, 0, 9, 0, 1, 2, 0, 0, 13, 0, 1, 0}, "natplane\x00\x00\x00\x00"...)), "not first")
+}
+
+func TestWatchEnds(t *testing.T) {
+	ns := testenv.NewT(t, "node")
+	table := open(t, ns, Options{})
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	require.NoError(t, table.Watch(ctx))
+	require.False(t, errors.Is(ctx.Err(), context.DeadlineExceeded))
+}
