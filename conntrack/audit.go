@@ -200,17 +200,19 @@ func (a *Auditor) runPass(ctx context.Context, p *pass, failures int) int {
 	}
 	delay := a.config.Retry << min(failures, 7)
 	delay = min(delay, 100*a.config.Retry)
-	left := a.finish(p, err, took, delay)
 	if p.result.Deleted > 0 {
 		a.config.Log.Info("stale flows deleted", "flows", p.result.Deleted, "examined", p.examined,
 			"targets", len(p.targets), "reasons", p.reasons(), "took", took)
 	}
-	if err == nil {
-		return 0
+	if err != nil {
+		failures++
+		a.config.Log.Warn("flow audit incomplete", "targets", len(p.targets)-p.finished(), "refused", p.result.Failed,
+			"attempt", failures, "retry", delay, "error", err)
+	} else {
+		failures = 0
 	}
-	a.config.Log.Warn("flow audit incomplete", "targets", left, "refused", p.result.Failed,
-		"attempt", failures+1, "retry", delay, "error", err)
-	return failures + 1
+	a.finish(p, err, took, delay)
+	return failures
 }
 
 // take starts a pass over what is due; nil means that nothing is.
@@ -243,21 +245,16 @@ func (a *Auditor) nextDue() (time.Time, bool) {
 }
 
 // finish strikes off what the pass has done and schedules the rest. A target
-// that was added again meanwhile stays as it is. It returns how many targets
-// the pass did not get done.
-func (a *Auditor) finish(p *pass, err error, took, delay time.Duration) (left int) {
+// that was added again meanwhile stays as it is.
+func (a *Auditor) finish(p *pass, err error, took, delay time.Duration) {
 	now := time.Now()
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for t, seq := range p.targets {
 		e := a.pending[t]
-		done := p.done[t]
-		if !done {
-			left++
-		}
 		switch {
 		case e.seq != seq:
-		case !done:
+		case !p.done[t]:
 			e.due = now.Add(delay)
 			a.pending[t] = e
 		case e.again || a.config.SecondLook < 0:
@@ -271,7 +268,6 @@ func (a *Auditor) finish(p *pass, err error, took, delay time.Duration) (left in
 	close(a.settled)
 	a.settled = make(chan struct{})
 	a.stats.note(p, err, took)
-	return left
 }
 
 func (a *Auditor) drop(t target, e pending) {

@@ -78,6 +78,17 @@ func (p *pass) run(ctx context.Context) error {
 	return errs.err()
 }
 
+// finished counts the targets that are done.
+func (p *pass) finished() int {
+	n := 0
+	for _, done := range p.done {
+		if done {
+			n++
+		}
+	}
+	return n
+}
+
 // split tells the targets that are worth a search each from those that are
 // found by reading all flows, family by family: a change of one family does
 // not make the other be read.

@@ -3,6 +3,7 @@
 package conntrack
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
 
@@ -78,8 +79,7 @@ func affected(d nat.Delta, add func(target, memory)) {
 		}
 		if c.Old != nil {
 			add(publicOf(c.Old.Public), memory{backends: stoodFor(c.Old)})
-		}
-		if c.New != nil {
+		} else if c.New != nil {
 			add(publicOf(c.New.Public), memory{})
 		}
 	}
@@ -87,11 +87,8 @@ func affected(d nat.Delta, add func(target, memory)) {
 		if c.Old != nil && c.New != nil && c.Old.Primary == c.New.Primary {
 			continue
 		}
-		if c.Old != nil {
-			add(backendOf(c.Old.Addr), memory{})
-		}
-		if c.New != nil {
-			add(backendOf(c.New.Addr), memory{})
+		if b := cmp.Or(c.New, c.Old); b != nil {
+			add(backendOf(b.Addr), memory{})
 		}
 	}
 	if d.Host != nil {
