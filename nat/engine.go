@@ -112,6 +112,9 @@ func (e *Engine) SetWorkloads(interfaces []string) *Change[Host] {
 		return nil
 	}
 	e.workloads = slices.Clone(interfaces)
+	if e.rails == nil {
+		return nil // nothing is known of the node before the first batch, which will bring them along
+	}
 	return e.settleHost(&dirty{host: true})
 }
 

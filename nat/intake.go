@@ -2,7 +2,10 @@
 
 package nat
 
-import "net/netip"
+import (
+	"net/netip"
+	"slices"
+)
 
 // takeNodes redraws the guardrails when a Node object or this node's interfaces changed. That touches every Service, and is rare: a
 // heartbeat does not change the facts of a Node.
@@ -23,7 +26,8 @@ func (e *Engine) takeNodes(batch Objects, facts Facts, d *dirty) {
 	if !changed {
 		return
 	}
-	e.facts = facts
+	// The caller may use its slices again: what the engine compares with later must not change under it.
+	e.facts = Facts{Addresses: slices.Clone(facts.Addresses), Uplinks: slices.Clone(facts.Uplinks)}
 	e.rails = newGuardrails(e.config, e.nodes, facts)
 	d.host = true
 	for key := range e.services {
