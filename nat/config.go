@@ -35,6 +35,8 @@ type Config struct {
 	MasqueradeCIDRs []netip.Prefix
 	// ShardCIDRs are the private sources of a shard (R19).
 	ShardCIDRs []netip.Prefix
+	// ShardRole says whether this node serves EgressShards; empty is ShardAuto.
+	ShardRole ShardRole
 	// Reserved addresses are never captured: those of the API server (R7).
 	Reserved []netip.Addr
 }
@@ -67,15 +69,24 @@ func (c Config) Validate() error {
 			errs = append(errs, errors.New("empty proxy name: it would select Services without a delegation"))
 		}
 	}
-	for flag, prefixes := range map[string][]netip.Prefix{
-		"cluster-cidr": c.ClusterCIDRs, "public-cidr": c.PublicCIDRs,
-		"masquerade-source-cidr": c.MasqueradeCIDRs, "shard-source-cidr": c.ShardCIDRs,
+	// A list, not a map: the same mistake gives the same text every time.
+	for _, field := range []struct {
+		flag     string
+		prefixes []netip.Prefix
+	}{
+		{"cluster-cidr", c.ClusterCIDRs}, {"public-cidr", c.PublicCIDRs},
+		{"masquerade-source-cidr", c.MasqueradeCIDRs}, {"shard-source-cidr", c.ShardCIDRs},
 	} {
-		for _, p := range prefixes {
+		for _, p := range field.prefixes {
 			if !p.IsValid() || p.Addr().Is4In6() {
-				errs = append(errs, fmt.Errorf("--%s %v is not an IPv4 or IPv6 prefix", flag, p))
+				errs = append(errs, fmt.Errorf("--%s %v is not an IPv4 or IPv6 prefix", field.flag, p))
 			}
 		}
+	}
+	switch c.ShardRole {
+	case "", ShardAuto, ShardOn, ShardOff:
+	default:
+		errs = append(errs, fmt.Errorf("--shard %q: want auto, on or off", c.ShardRole))
 	}
 	return errors.Join(errs...)
 }

@@ -28,8 +28,11 @@ func (r Range) String() string {
 	return r.From.String() + "-" + r.To.String()
 }
 
-// RangeOf returns the addresses of a prefix.
+// RangeOf returns the addresses of a prefix; an invalid one has none.
 func RangeOf(p netip.Prefix) Range {
+	if !p.IsValid() {
+		return Range{}
+	}
 	from := p.Masked().Addr()
 	b := from.AsSlice()
 	for bit := p.Bits(); bit < len(b)*8; bit++ {
