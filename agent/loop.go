@@ -38,12 +38,18 @@ type loop struct {
 	// held are batches that came before the source was complete.
 	held *nat.Objects
 	// verdicts and gone are what the reporter has not heard, because the kernel does not hold it yet.
-	verdicts map[nat.Key]nat.Verdict
+	verdicts map[object]nat.Verdict
 	gone     map[nat.Key]struct{}
 	// unsure is true when the kernel has to be read before anything is written: at the start and after any trouble.
 	unsure  bool
 	backoff backoff
 	waiting bool
+}
+
+// object names what a verdict is about.
+type object struct {
+	kind string
+	key  nat.Key
 }
 
 func newLoop(a *Agent) *loop {
@@ -52,7 +58,7 @@ func newLoop(a *Agent) *loop {
 		table: a.table, node: a.node, auditor: a.auditor, config: a.options.Policy,
 		facts: make(chan struct{}, 1), queries: make(chan chan<- nat.Plan),
 		health: &health{}, passes: newPassMetrics(),
-		verdicts: map[nat.Key]nat.Verdict{}, gone: map[nat.Key]struct{}{},
+		verdicts: map[object]nat.Verdict{}, gone: map[nat.Key]struct{}{},
 		unsure: true,
 	}
 }
@@ -135,12 +141,14 @@ func (l *loop) intake() (nat.Delta, bool) {
 	outcome := l.engine.Apply(batch, nat.Facts(l.node.Facts()))
 	l.followWorkloads(&outcome.Delta)
 	for _, v := range outcome.Verdicts {
-		l.verdicts[v.Key()] = v
-		delete(l.gone, v.Key())
+		l.verdicts[object{v.Kind, v.Key()}] = v
+		if v.Kind == nat.KindService {
+			delete(l.gone, v.Key())
+		}
 	}
 	for _, key := range outcome.Gone {
 		l.gone[key] = struct{}{}
-		delete(l.verdicts, key)
+		delete(l.verdicts, object{nat.KindService, key})
 	}
 	return outcome.Delta, true
 }
@@ -249,7 +257,7 @@ func (a *Agent) Plan(ctx context.Context) (nat.Plan, error) {
 	}
 }
 
-func sortedVerdicts(m map[nat.Key]nat.Verdict) []nat.Verdict {
+func sortedVerdicts(m map[object]nat.Verdict) []nat.Verdict {
 	list := make([]nat.Verdict, 0, len(m))
 	for _, v := range m {
 		list = append(list, v)

@@ -21,7 +21,10 @@ type Engine struct {
 	rails     *guardrails
 	host      *Host
 	workloads []string
-	shards    map[Key]*EgressShard
+	shards    map[Key]*shard
+	// shardClaims is the oldest shard that wants an address, on whatever node; served is the one of this node.
+	shardClaims map[netip.Addr]*shard
+	served      *servedShard
 
 	services map[Key]*service
 	slices   sliceIndex
@@ -32,6 +35,8 @@ type Engine struct {
 	attached index[netip.Addr] // local backend -> Services
 	backends map[netip.Addr]*Backend
 	verdicts map[Key]Verdict
+	// shardVerdicts are apart: a shard may have the name of a Service.
+	shardVerdicts map[Key]Verdict
 }
 
 // claim is a public address with the Services that claim it, the oldest first, and what came of it.
@@ -54,7 +59,7 @@ type Outcome struct {
 	Delta Delta
 	// Verdicts are the new and the changed ones, sorted by name.
 	Verdicts []Verdict
-	// Gone are the Services and shards that are no longer ours.
+	// Gone are the Services that are no longer ours.
 	Gone []Key
 }
 
@@ -65,7 +70,7 @@ func NewEngine(c Config, programmed map[netip.Addr][]netip.Addr) *Engine {
 		config:   c,
 		hints:    programmed,
 		nodes:    map[string]*nodeFacts{},
-		shards:   map[Key]*EgressShard{},
+		shards:   map[Key]*shard{},
 		services: map[Key]*service{},
 		slices:   newSliceIndex(c.Node),
 		pods:     newPodIndex(),
@@ -75,6 +80,8 @@ func NewEngine(c Config, programmed map[netip.Addr][]netip.Addr) *Engine {
 		attached: index[netip.Addr]{},
 		backends: map[netip.Addr]*Backend{},
 		verdicts: map[Key]Verdict{},
+
+		shardClaims: map[netip.Addr]*shard{}, shardVerdicts: map[Key]Verdict{},
 	}
 }
 
@@ -85,6 +92,7 @@ type dirty struct {
 	backends  set[netip.Addr]
 	verdicts  set[Key]
 	host      bool
+	shards    bool
 }
 
 // Apply takes the objects that changed and what the kernel says about the node, and returns what that changes.
@@ -139,7 +147,9 @@ func (e *Engine) State() State {
 
 // Verdicts returns the verdict on every object, sorted by kind and name.
 func (e *Engine) Verdicts() []Verdict {
-	return slices.SortedFunc(maps.Values(e.verdicts), CompareVerdicts)
+	all := slices.AppendSeq(slices.Collect(maps.Values(e.verdicts)), maps.Values(e.shardVerdicts))
+	slices.SortFunc(all, CompareVerdicts)
+	return all
 }
 
 // Build is the whole policy in one step: what a node with these objects has to hold, and the verdict on each.

@@ -18,6 +18,8 @@ type grant struct {
 	lost []lostPort
 	// lostTo, when set, holds the address as a whole, or a part of it while it was wanted as a whole.
 	lostTo *Key
+	// lostToKind tells a Service from an EgressShard.
+	lostToKind string
 }
 
 type lostPort struct {
@@ -29,14 +31,19 @@ type lostPort struct {
 func (g grant) any() bool { return g.whole || len(g.ports) > 0 }
 
 // divide gives a public address to its claimants, the oldest first: a whole address to one, or ports to several. It looks at Services
-// only, because every node has to come to the same answer and Pods are known to their own node alone.
-func divide(claimants []*service) []grant {
+// and shards only, because every node has to come to the same answer and Pods are known to their own node alone. A shard, if one wants
+// the address, claims it as a whole.
+func divide(claimants []*service, rival *shard) []grant {
 	grants := make([]grant, 0, len(claimants))
 	var whole, first *Key
+	kind := KindService
 	taken := map[servicePort]*Key{}
 	echoTaken := false
 	for _, s := range claimants {
-		g := grant{service: s}
+		if rival != nil && first == nil && rival.olderThan(s) {
+			whole, first, kind = &rival.key, &rival.key, KindEgressShard
+		}
+		g := grant{service: s, lostToKind: kind}
 		switch {
 		case whole != nil:
 			g.lostTo = whole

@@ -123,18 +123,28 @@ func (e *Engine) moveAttachments(key Key, before, after *resolution, d *dirty) {
 func (e *Engine) settleAddresses(d *dirty) []Change[Address] {
 	var changes []Change[Address]
 	for a := range d.addresses {
+		shard := e.shardClaims[a]
+		if shard != nil {
+			d.host, d.shards = true, true
+		}
 		c := e.claims[a]
+		if c == nil {
+			continue // only a shard has to do with it
+		}
 		before := c.record
 		for _, g := range c.grants {
 			d.verdicts.add(g.service.key)
 		}
-		c.grants = divide(c.claimants)
+		c.grants = divide(c.claimants, shard)
 		for _, s := range c.claimants {
 			d.verdicts.add(s.key)
 			// What an address can lend its claimants' backends depends on who holds it.
 			d.backends.add(e.resolved[s.key].localBackends()...)
 		}
 		after := newAddress(a, c.grants, func(s *service) choice { return e.resolved[s.key].choices[familyOf(a)] })
+		if shard != nil && oldestHolder(c.grants) == nil {
+			after = nil // the shard's: it is in the host record of the shard's node
+		}
 		if len(c.claimants) == 0 {
 			delete(e.claims, a)
 		}
@@ -214,6 +224,7 @@ func (e *Engine) settleHost(d *dirty) *Change[Host] {
 		Uplinks:    e.facts.Uplinks,
 		Workloads:  e.workloads,
 	}
+	e.settleShard(after)
 	if sameRecord(before, after, Host.Equal) {
 		return nil
 	}

@@ -85,6 +85,9 @@ func (e *Engine) settleVerdicts(d *dirty) (changed []Verdict, gone []Key) {
 		e.verdicts[key] = after
 		changed = append(changed, after)
 	}
+	if d.shards || d.host {
+		changed = append(changed, e.settleShardVerdicts()...)
+	}
 	slices.SortFunc(changed, CompareVerdicts)
 	slices.SortFunc(gone, CompareKeys)
 	return changed, gone
@@ -156,7 +159,7 @@ func (e *Engine) judgeAddresses(r *resolution, j *judgement) {
 // judgeGrant reports what older Services hold, each with its ports.
 func judgeGrant(a netip.Addr, g grant, j *judgement) {
 	if g.lostTo != nil {
-		j.find(ReasonAddressConflict, "%s belongs to the older Service %s: delete one of the two or give this one another address", a, g.lostTo)
+		j.find(ReasonAddressConflict, "%s belongs to the older %s %s: delete one of the two or give this one another address", a, g.lostToKind, g.lostTo)
 		return
 	}
 	if !g.any() && len(g.lost) == 0 {

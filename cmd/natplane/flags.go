@@ -19,6 +19,7 @@ type policyFlags struct {
 	public     prefixes
 	masquerade prefixes
 	shard      prefixes
+	shardRole  string
 	uplinks    []string
 }
 
@@ -30,6 +31,8 @@ func (p *policyFlags) register(fs *pflag.FlagSet) {
 	fs.Var(&p.public, "public-cidr", "range that public addresses must lie in; repeatable; without it every address outside the cluster may be public")
 	fs.Var(&p.masquerade, "masquerade-source-cidr", "sources that are masqueraded towards machines, as node addresses always are; repeatable")
 	fs.Var(&p.shard, "shard-source-cidr", "private sources that an EgressShard translates; repeatable (default ULA, RFC 1918, 100.64.0.0/10)")
+	fs.StringVar(&p.shardRole, "shard", string(nat.ShardAuto),
+		"serve EgressShards: auto (while one names the node), on (private sources stay in even without one), off")
 	fs.StringArrayVar(&p.uplinks, "uplink", nil, "interface that leads to the outside; repeatable (default the interfaces of the default routes)")
 }
 
@@ -42,6 +45,7 @@ func (p *policyFlags) config() (nat.Config, error) {
 		PublicCIDRs:     p.public,
 		MasqueradeCIDRs: p.masquerade,
 		ShardCIDRs:      p.shard,
+		ShardRole:       nat.ShardRole(p.shardRole),
 	}
 	if len(c.ShardCIDRs) == 0 {
 		c.ShardCIDRs = nat.DefaultShardCIDRs()
