@@ -3,6 +3,7 @@
 package testenv
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -43,12 +44,12 @@ func link(a, b Side) error {
 			return err
 		}
 		for _, addr := range side.Addrs {
-			if err := side.NS.AddAddr(side.Name, addr); err != nil {
+			if err := side.NS.addAddr(side.Name, addr); err != nil {
 				return err
 			}
 		}
 	}
-	return nil
+	return errors.Join(a.NS.awaitReady(a.Name, a.Addrs), b.NS.awaitReady(b.Name, b.Addrs))
 }
 
 // SetUp brings an interface up or down.
@@ -70,6 +71,16 @@ func (ns *NetNS) SetMTU(ifname string, mtu int) error {
 
 // AddAddr gives an interface an address, usable at once.
 func (ns *NetNS) AddAddr(ifname string, addr netip.Prefix) error {
+	if err := ns.addAddr(ifname, addr); err != nil {
+		return err
+	}
+	if ifname == "lo" {
+		return nil // nobody solicits there
+	}
+	return ns.awaitListening(ifname, addr.Addr())
+}
+
+func (ns *NetNS) addAddr(ifname string, addr netip.Prefix) error {
 	return ns.onLink(ifname, func(nl *netlink.Handle, link netlink.Link) error {
 		return nl.AddrAdd(link, ifaceAddr(addr))
 	})
@@ -86,31 +97,6 @@ func (ns *NetNS) DelAddr(ifname string, addr netip.Prefix) error {
 func (ns *NetNS) DelLink(ifname string) error {
 	return ns.onLink(ifname, func(nl *netlink.Handle, link netlink.Link) error {
 		return nl.LinkDel(link)
-	})
-}
-
-// addBridge makes a bridge, up, which has no port yet.
-func (ns *NetNS) addBridge(name string) error {
-	nl, err := ns.Netlink()
-	if err != nil {
-		return err
-	}
-	// Snooping would swallow neighbour solicitations until a report was seen.
-	snooping := false
-	bridge := &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: name}, MulticastSnooping: &snooping}
-	if err := nl.LinkAdd(bridge); err != nil {
-		return fmt.Errorf("bridge %s in namespace %s: %w", name, ns.name, err)
-	}
-	return ns.SetUp(name, true)
-}
-
-func (ns *NetNS) addToBridge(ifname, bridge string) error {
-	return ns.onLink(ifname, func(nl *netlink.Handle, link netlink.Link) error {
-		master, err := nl.LinkByName(bridge)
-		if err != nil {
-			return err
-		}
-		return nl.LinkSetMaster(link, master)
 	})
 }
 

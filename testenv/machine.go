@@ -3,6 +3,7 @@
 package testenv
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -50,7 +51,7 @@ func (t *Topology) RemoveMachine(m *Machine) error {
 	}
 	if m.NodeIf != m.port {
 		for _, addr := range m.Addrs {
-			if err := m.Node.NS.DelRoute(host(addr)); err != nil {
+			if err := errors.Join(m.Node.NS.DelRoute(host(addr)), m.Node.NS.forget(m.NodeIf, addr)); err != nil {
 				return err
 			}
 		}

@@ -97,7 +97,8 @@ func TestICMPErrorsAreRelated(t *testing.T) {
 			quoted, ok := p.Quoted()
 			return ok && p.Dir == In && quoted.Src == web.Addr() && quoted.SrcPort == 2000 && quoted.DstPort == 1000
 		}
-		sent := TCPSegment{Src: web, Dst: ext, Seq: 5, Flags: SYN, Payload: make([]byte, 1000)}.Packet()
+		ListenUDP(t, topo.Ext.NS, ext)
+		sent := UDPDatagram{Src: web, Dst: ext, Payload: make([]byte, 1000)}.Packet()
 		e, err := PacketTooBig(topo.Router.Addr(f), 1300, sent)
 		require.NoError(t, err)
 		require.NoError(t, SendIP(topo.Router.NS, e.Packet()))

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-const pollInterval = 2 * time.Millisecond
+const pollInterval = time.Millisecond
 
 // Eventually calls f until it returns nil, and fails the test with f's last
 // error when that has not happened in time.
