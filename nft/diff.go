@@ -2,7 +2,12 @@
 
 package nft
 
-import "github.com/natplane/natplane/nat"
+import (
+	"fmt"
+	"net/netip"
+
+	"github.com/natplane/natplane/nat"
+)
 
 // diff returns what turns old into new: elements to delete and, after that, elements to add. An element whose value or
 // comment changed is in both, because the kernel changes neither in place. When new has a key twice, the first one counts.
@@ -37,66 +42,97 @@ func diff(old, new []element) (del, add []element) {
 	return del, add
 }
 
-// stateElements returns the elements of a state, and an error for each record that cannot be programmed.
-func stateElements(s *nat.State) ([]element, []error) {
-	es := make([]element, 0, 4*len(s.Addresses)+2*len(s.Backends)+64)
-	var errs []error
-	note := func(err error) {
-		if err != nil {
-			errs = append(errs, err)
-		}
-	}
+// walk gives the elements of a state record by record, in a slice that is used again, and returns an error for each record
+// that cannot be programmed.
+func walk(s *nat.State, yield func([]element)) []error {
+	c := collector{es: make([]element, 0, 64)}
+	var before netip.Addr
 	for i := range s.Addresses {
-		var err error
-		es, err = addressElements(es, &s.Addresses[i])
-		note(err)
+		a := &s.Addresses[i]
+		if i > 0 && a.Public == before {
+			c.invalid = append(c.invalid, fmt.Errorf("public address %v of %s: given twice", a.Public, a.Owner))
+			continue
+		}
+		before = a.Public
+		c.es = c.es[:0]
+		c.address(a)
+		yield(c.es)
 	}
+	before = netip.Addr{}
 	for i := range s.Backends {
-		var err error
-		es, err = backendElements(es, &s.Backends[i])
-		note(err)
+		b := &s.Backends[i]
+		if i > 0 && b.Addr == before {
+			c.invalid = append(c.invalid, fmt.Errorf("backend %v of %s: given twice", b.Addr, b.Owner))
+			continue
+		}
+		before = b.Addr
+		c.es = c.es[:0]
+		c.backend(b)
+		yield(c.es)
 	}
-	es, hostErrs := hostElements(es, &s.Host)
-	return es, append(errs, hostErrs...)
+	c.es = c.es[:0]
+	c.host(&s.Host)
+	yield(c.es)
+	return c.invalid
 }
 
-// deltaElements returns the elements of the records before and after. An error is returned only for records as they are
-// now: a bad record has no elements, before as after.
-func deltaElements(d *nat.Delta) (old, new []element, errs []error) {
-	note := func(err error) {
-		if err != nil {
-			errs = append(errs, err)
-		}
-	}
+// stateElements returns all elements of a state.
+func stateElements(s *nat.State) ([]element, []error) {
+	es := make([]element, 0, 4*len(s.Addresses)+2*len(s.Backends)+64)
+	invalid := walk(s, func(some []element) { es = append(es, some...) })
+	return es, invalid
+}
+
+// deltaElements returns the elements of the records before and after. Errors are only about records as they are now: a bad
+// record has no elements, before as after.
+func deltaElements(d *nat.Delta) (old, new []element, invalid []error) {
+	var before, after collector
 	for _, c := range d.Addresses {
-		if c.Old != nil {
-			old, _ = addressElements(old, c.Old)
-		}
-		if c.New != nil {
-			var err error
-			new, err = addressElements(new, c.New)
-			note(err)
-		}
+		before.address(c.Old)
+		after.address(c.New)
 	}
 	for _, c := range d.Backends {
-		if c.Old != nil {
-			old, _ = backendElements(old, c.Old)
-		}
-		if c.New != nil {
-			var err error
-			new, err = backendElements(new, c.New)
-			note(err)
-		}
+		before.backend(c.Old)
+		after.backend(c.New)
 	}
 	if d.Host != nil {
-		if d.Host.Old != nil {
-			old, _ = hostElements(old, d.Host.Old)
-		}
-		if d.Host.New != nil {
-			var hostErrs []error
-			new, hostErrs = hostElements(new, d.Host.New)
-			errs = append(errs, hostErrs...)
-		}
+		before.host(d.Host.Old)
+		after.host(d.Host.New)
 	}
-	return old, new, errs
+	return before.es, after.es, after.invalid
+}
+
+// collector gathers the elements of records, nil ones having none.
+type collector struct {
+	es      []element
+	invalid []error
+}
+
+func (c *collector) address(a *nat.Address) {
+	if a == nil {
+		return
+	}
+	var err error
+	if c.es, err = addressElements(c.es, a); err != nil {
+		c.invalid = append(c.invalid, err)
+	}
+}
+
+func (c *collector) backend(b *nat.Backend) {
+	if b == nil {
+		return
+	}
+	var err error
+	if c.es, err = backendElements(c.es, b); err != nil {
+		c.invalid = append(c.invalid, err)
+	}
+}
+
+func (c *collector) host(h *nat.Host) {
+	if h == nil {
+		return
+	}
+	var errs []error
+	c.es, errs = hostElements(c.es, h)
+	c.invalid = append(c.invalid, errs...)
 }

@@ -206,15 +206,15 @@ func comment(k nat.Key) string {
 
 // cleanComment makes s a comment that nft can print and load again: it knows no way to quote a quotation mark.
 func cleanComment(s string) string {
-	bad := func(r rune) bool { return r == '"' || r < ' ' || r == 0x7f || r == utf8.RuneError }
-	if strings.IndexFunc(s, bad) >= 0 {
-		s = strings.Map(func(r rune) rune {
-			if bad(r) {
-				return '?'
-			}
-			return r
-		}, s)
+	if len(s) <= maxComment && isPlain(s) {
+		return s
 	}
+	s = strings.Map(func(r rune) rune {
+		if r == '"' || r < ' ' || r == 0x7f || r == utf8.RuneError {
+			return '?'
+		}
+		return r
+	}, s)
 	if len(s) <= maxComment {
 		return s
 	}
@@ -223,4 +223,14 @@ func cleanComment(s string) string {
 		end--
 	}
 	return s[:end]
+}
+
+// isPlain is true for printable ASCII without quotation marks, which nearly every comment is.
+func isPlain(s string) bool {
+	for i := range len(s) {
+		if s[i] < ' ' || s[i] > '~' || s[i] == '"' {
+			return false
+		}
+	}
+	return true
 }

@@ -6,10 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"sync"
 	"sync/atomic"
 
 	"github.com/google/nftables"
+	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/natplane/natplane/nat"
@@ -56,6 +58,8 @@ type Table struct {
 	// flush ends a transaction; tests put failures here.
 	flush   func(*nftables.Conn) error
 	changed chan struct{}
+	// events is nil where the table is owned.
+	events *netlink.Conn
 	// port is the netlink port that our transactions come from.
 	port atomic.Uint32
 
@@ -89,6 +93,11 @@ func Open(o Options) (*Table, error) {
 	if owned && !o.Unowned {
 		t.flags = nftables.TableFlagOwner | nftables.TableFlagPersist
 	}
+	if t.flags == 0 {
+		if t.events, err = dialEvents(t.netns); err != nil {
+			return nil, errors.Join(err, t.Close())
+		}
+	}
 	if !owned {
 		t.log.Info("nftables: the kernel cannot protect the table from others (owner and persist flags: kernel 6.9)")
 	}
@@ -99,13 +108,20 @@ func Open(o Options) (*Table, error) {
 func (t *Table) Close() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.closed, t.unsure = true, true
-	if t.conn == nil {
+	if t.closed {
 		return nil
 	}
-	c := t.conn
-	t.conn = nil
-	return c.close()
+	t.closed, t.unsure = true, true
+	var errs []error
+	if t.conn != nil {
+		errs = append(errs, t.conn.close())
+	}
+	if t.events != nil {
+		if err := t.events.Close(); !errors.Is(err, unix.EBADF) && !errors.Is(err, os.ErrClosed) { // by Watch
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // connect returns the connection, a new one after an error: what an earlier failure left in the old one cannot meet a later
@@ -140,17 +156,15 @@ func (t *Table) fail(err error) error {
 func (t *Table) Sync(state nat.State) (Result, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	want, invalid := stateElements(&state)
-	result, err := t.sync(want)
-	result.Invalid = invalid
+	result, err := t.sync(&state)
 	if err != nil {
-		return Result{Invalid: invalid}, t.fail(err)
+		return result, t.fail(err)
 	}
 	t.unsure = false
 	return result, nil
 }
 
-func (t *Table) sync(want []element) (Result, error) {
+func (t *Table) sync(state *nat.State) (Result, error) {
 	c, err := t.connect()
 	if err != nil {
 		return Result{}, err
@@ -160,7 +174,7 @@ func (t *Table) sync(want []element) (Result, error) {
 		return Result{}, err
 	}
 	if have == nil {
-		return t.replace(c, want, false, "")
+		return t.replace(c, state, false, "")
 	}
 	if err := t.own(c, have); err != nil {
 		return Result{}, err
@@ -170,9 +184,9 @@ func (t *Table) sync(want []element) (Result, error) {
 		return Result{}, err
 	}
 	if reason != "" {
-		return t.replace(c, want, true, reason)
+		return t.replace(c, state, true, reason)
 	}
-	return t.correct(c, want)
+	return t.correct(c, state)
 }
 
 // own takes a table that a process which is gone left behind, before it is read, so that nobody changes it from then on.
@@ -199,7 +213,7 @@ func (t *Table) kernelTable() *nftables.Table {
 }
 
 // replace writes the whole table. Packets meet the old one until the new one is complete.
-func (t *Table) replace(c *conn, want []element, exists bool, reason string) (Result, error) {
+func (t *Table) replace(c *conn, state *nat.State, exists bool, reason string) (Result, error) {
 	table := t.kernelTable()
 	if exists {
 		c.DelTable(table)
@@ -208,17 +222,19 @@ func (t *Table) replace(c *conn, want []element, exists bool, reason string) (Re
 	if err := t.layout.queue(c.Conn, table); err != nil {
 		return Result{}, err
 	}
-	if err := t.queueElements(want, (*nftables.Conn).SetAddElements); err != nil {
-		return Result{}, err
+	adding := t.newBatch(c.SetAddElements)
+	invalid := walk(state, adding.add)
+	if err := adding.end(); err != nil {
+		return Result{Invalid: invalid}, err
 	}
 	if err := t.commit(c); err != nil {
-		return Result{}, err
+		return Result{Invalid: invalid}, err
 	}
-	return Result{Added: len(want), Replaced: true, Reason: reason}, nil
+	return Result{Added: adding.count, Replaced: true, Reason: reason, Invalid: invalid}, nil
 }
 
 // correct writes the elements that differ.
-func (t *Table) correct(c *conn, want []element) (Result, error) {
+func (t *Table) correct(c *conn, state *nat.State) (Result, error) {
 	have, strange, err := t.readElements(c)
 	if err != nil {
 		return Result{}, err
@@ -227,11 +243,13 @@ func (t *Table) correct(c *conn, want []element) (Result, error) {
 	for _, s := range strange {
 		c.FlushSet(t.layout.defs[s].kernelSet(table))
 	}
+	want, invalid := stateElements(state)
 	del, add := diff(have, want)
 	if len(del)+len(add)+len(strange) == 0 {
-		return Result{}, nil
+		return Result{Invalid: invalid}, nil
 	}
 	result, err := t.write(c, del, add)
+	result.Invalid = invalid
 	if err == nil && len(strange) > 0 {
 		result.Reason = fmt.Sprintf("elements that natplane does not write in %s", t.layout.defs[strange[0]].name)
 	}
@@ -265,48 +283,19 @@ func (t *Table) Apply(d nat.Delta) (Result, error) {
 
 // write deletes before it adds: the kernel refuses a key that it holds with another value.
 func (t *Table) write(c *conn, del, add []element) (Result, error) {
-	if err := t.queueElements(del, (*nftables.Conn).SetDeleteElements); err != nil {
+	deleting, adding := t.newBatch(c.SetDeleteElements), t.newBatch(c.SetAddElements)
+	deleting.add(del)
+	if err := deleting.end(); err != nil {
 		return Result{}, err
 	}
-	if err := t.queueElements(add, (*nftables.Conn).SetAddElements); err != nil {
+	adding.add(add)
+	if err := adding.end(); err != nil {
 		return Result{}, err
 	}
 	if err := t.commit(c); err != nil {
 		return Result{}, err
 	}
-	return Result{Added: len(add), Removed: len(del)}, nil
-}
-
-// queueElements hands elements to the library in portions, so that they need not all exist in its form at once.
-func (t *Table) queueElements(es []element, queue func(*nftables.Conn, *nftables.Set, []nftables.SetElement) error) error {
-	const portion = 1024
-	table := t.kernelTable()
-	var waiting [numSets][]nftables.SetElement
-	hand := func(s setID) error {
-		err := queue(t.conn.Conn, t.layout.defs[s].kernelSet(table), waiting[s])
-		if err != nil {
-			return fmt.Errorf("set %s: %w", t.layout.defs[s].name, err)
-		}
-		waiting[s] = waiting[s][:0]
-		return nil
-	}
-	for i := range es {
-		s := es[i].set
-		waiting[s] = t.enc.append(waiting[s], &es[i])
-		if len(waiting[s]) >= portion {
-			if err := hand(s); err != nil {
-				return err
-			}
-		}
-	}
-	for s := range numSets {
-		if len(waiting[s]) > 0 {
-			if err := hand(s); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
+	return Result{Added: adding.count, Removed: deleting.count}, nil
 }
 
 // commit sends what is queued. Any error leaves open whether the kernel took it: ENOBUFS may stand for answers lost on the

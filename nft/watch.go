@@ -16,27 +16,19 @@ import (
 // Changed returns the channel that Watch signals on. Signals coalesce: one stands for any number of changes.
 func (t *Table) Changed() <-chan struct{} { return t.changed }
 
-// Watch signals on Changed when the table was changed by anybody but this Table, until the context ends. After each signal
-// a Sync is due. Signals may come without a change, when the kernel had to drop events or after an error of this Table. The
-// library's own monitor cannot be used: it does not say which table an element belongs to.
+// Watch signals on Changed when anybody but this Table changed the table since Open, until the context ends. After a signal
+// a Sync is due. A signal without a change is possible, when the kernel had to drop events or after an error of this Table.
+// Where the table has an owner nobody else can change it, and Watch only waits. It may be called once.
 func (t *Table) Watch(ctx context.Context) error {
-	sock, err := netlink.Dial(unix.NETLINK_NETFILTER, &netlink.Config{NetNS: t.netns})
-	if err != nil {
-		return fmt.Errorf("nftables events: %w", err)
+	if t.events == nil {
+		<-ctx.Done()
+		return nil
 	}
-	stop := context.AfterFunc(ctx, func() { _ = sock.Close() })
-	defer func() {
-		if stop() {
-			_ = sock.Close()
-		}
-	}()
-	if err := errors.Join(sock.SetReadBuffer(readBuffer), sock.JoinGroup(unix.NFNLGRP_NFTABLES)); err != nil {
-		return fmt.Errorf("nftables events: %w", err)
-	}
-	t.signal() // whatever happened before
+	stop := context.AfterFunc(ctx, func() { _ = t.events.Close() })
+	defer stop()
 	foreign := false
 	for {
-		messages, err := sock.Receive()
+		messages, err := t.events.Receive()
 		switch {
 		case ctx.Err() != nil:
 			return nil
@@ -50,6 +42,19 @@ func (t *Table) Watch(ctx context.Context) error {
 			foreign = t.event(&messages[i], foreign)
 		}
 	}
+}
+
+// dialEvents returns a socket that receives every change of the ruleset from now on. The monitor of the library cannot be
+// used: it does not say which table an element belongs to, and parses everybody's objects.
+func dialEvents(netns int) (*netlink.Conn, error) {
+	sock, err := netlink.Dial(unix.NETLINK_NETFILTER, &netlink.Config{NetNS: netns})
+	if err != nil {
+		return nil, fmt.Errorf("nftables events: %w", err)
+	}
+	if err := errors.Join(sock.SetReadBuffer(readBuffer), sock.JoinGroup(unix.NFNLGRP_NFTABLES)); err != nil {
+		return nil, fmt.Errorf("nftables events: %w", errors.Join(err, sock.Close()))
+	}
+	return sock, nil
 }
 
 func (t *Table) signal() {

@@ -3,8 +3,12 @@
 package nft
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"log/slog"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -14,7 +18,7 @@ import (
 	"github.com/natplane/natplane/testenv"
 )
 
-// watch runs Watch during the test, takes the signal of the start, and returns a function that awaits the next one.
+// watch runs Watch during the test and returns a function that awaits the next one.
 func watch(t *testing.T, table *Table) (await func(what string)) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -24,7 +28,7 @@ func watch(t *testing.T, table *Table) (await func(what string)) {
 		cancel()
 		require.NoError(t, <-done)
 	})
-	await = func(what string) {
+	return func(what string) {
 		t.Helper()
 		select {
 		case <-table.Changed():
@@ -35,8 +39,6 @@ func watch(t *testing.T, table *Table) (await func(what string)) {
 			require.Fail(t, "no signal", what)
 		}
 	}
-	await("start")
-	return await
 }
 
 func TestWatchSeesOthers(t *testing.T) {
@@ -93,11 +95,55 @@ func TestEventsThatAreNotOurs(t *testing.T) {
 	require.True(t, aboutTable(append([]byte{1, 0, 0, 0, 6, 0, 9, 0, 1, 2, 0, 0, 13, 0, 1, 0}, "natplane\x00\x00\x00\x00"...)), "not first")
 }
 
-func TestWatchEnds(t *testing.T) {
+// What happened between Open and Watch is not lost.
+func TestWatchSeesTheTimeBefore(t *testing.T) {
+	ns := testenv.NewT(t, "node")
+	table := open(t, ns, Options{Unowned: true})
+	syncTo(t, table, sampleState())
+	ns.Nft(t, "flush", "ruleset")
+	watch(t, table)("flush before Watch")
+}
+
+// Nobody can change an owned table, and there is nothing to watch.
+func TestWatchOfAnOwnedTable(t *testing.T) {
 	ns := testenv.NewT(t, "node")
 	table := open(t, ns, Options{})
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	require.NoError(t, table.Watch(ctx))
-	require.False(t, errors.Is(ctx.Err(), context.DeadlineExceeded))
+	watch(t, table)
+	syncTo(t, table, sampleState())
+	ns.Nft(t, "flush", "ruleset")
+	require.Empty(t, table.Changed())
+}
+
+// The log names the process that changed the table, once per transaction.
+func TestWatchLogsTheProcess(t *testing.T) {
+	ns := testenv.NewT(t, "node")
+	var lines lockedBuffer
+	table := open(t, ns, Options{Unowned: true, Log: slog.New(slog.NewTextHandler(&lines, nil))})
+	watch(t, table)
+	syncTo(t, table, sampleState())
+	ns.Nft(t, "flush", "ruleset")
+	testenv.Eventually(t, 5*time.Second, "line in the log", func() error {
+		if !strings.Contains(lines.String(), "process=nft") {
+			return errors.New(lines.String())
+		}
+		return nil
+	})
+	require.Equal(t, 1, strings.Count(lines.String(), "\n"), lines.String())
+}
+
+type lockedBuffer struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (b *lockedBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.Write(p)
+}
+
+func (b *lockedBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.String()
 }
