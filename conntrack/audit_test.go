@@ -240,7 +240,7 @@ func TestHowFlowsAreFound(t *testing.T) {
 		{name: "one backend", before: nat.State{}, after: nat.State{Backends: w.state().Backends[:1]},
 			want: []Query{{Field: OrigSrc, Addr: w.addr("10.244.1.10")}}},
 		{name: "kernel cannot", before: nat.State{}, after: nat.State{Addresses: w.state().Addresses[:1]}, noFilter: true,
-			want: []Query{{Family: IPv4}}},
+			want: []Query{{Family: IPv4, AnyOf: w.addrs("203.0.113.10")}}},
 		{name: "many addresses", before: nat.State{}, after: many, want: []Query{{Family: IPv4}}},
 		{name: "cluster range", before: w.state(), after: narrower, want: []Query{{Family: IPv4}}},
 		{name: "shard", before: w.state(), after: newShard, want: []Query{{Family: IPv4}, {Family: IPv6}}},

@@ -5,6 +5,7 @@ package conntrack
 import (
 	"context"
 	"fmt"
+	"net/netip"
 	"slices"
 	"sync"
 
@@ -73,7 +74,10 @@ func (t *fakeTable) Dump(ctx context.Context, q Query, visit func(Flow)) error {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		if q.Matches(f) {
+		holds := slices.ContainsFunc(q.AnyOf, func(a netip.Addr) bool {
+			return f.Orig.Src == a || f.Orig.Dst == a || f.Reply.Src == a || f.Reply.Dst == a
+		})
+		if q.Matches(f) && (holds || len(q.AnyOf) == 0) {
 			visit(f)
 		}
 	}

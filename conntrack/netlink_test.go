@@ -102,6 +102,10 @@ func TestDumpShowsFlowsAsTheyAre(t *testing.T) {
 		require.Equal(t, sample(w), found(t, n, Query{}))
 		require.Equal(t, sample(w), found(t, n, Query{Family: Family(w)}))
 		require.Empty(t, found(t, n, Query{Family: IPv4 + IPv6 - Family(w)}))
+		anyOf := found(t, n, Query{AnyOf: w.addrs("10.244.1.20", "192.0.2.77")})
+		require.Equal(t, slices.DeleteFunc(sample(w), func(f Flow) bool {
+			return f.Orig.Src != w.addr("10.244.1.20") && f.Reply.Src != w.addr("10.244.1.20")
+		}), anyOf)
 	})
 }
 

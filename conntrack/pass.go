@@ -63,7 +63,7 @@ func (p *pass) run(ctx context.Context) error {
 	}
 	failed := make(map[Family]bool)
 	for _, family := range familiesOf(many) {
-		if err := p.look(ctx, Query{Family: family}); err != nil {
+		if err := p.look(ctx, Query{Family: family, AnyOf: mentioned(many, family)}); err != nil {
 			failed[family] = true
 			errs.add(err)
 		}
@@ -122,6 +122,22 @@ func familiesOf(targets []target) []Family {
 				list = append(list, want)
 				break
 			}
+		}
+	}
+	return list
+}
+
+// mentioned lists the addresses of the targets when every flow to look at holds
+// one of them, and they are few.
+func mentioned(targets []target, family Family) []netip.Addr {
+	var list []netip.Addr
+	for _, t := range targets {
+		searches := t.searches()
+		if len(searches) == 0 || len(list) >= maxSearches {
+			return nil
+		}
+		if a := searches[0].Addr; familyOf(a) == family {
+			list = append(list, a)
 		}
 	}
 	return list

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"net/netip"
+	"slices"
 )
 
 // Purge deletes every flow of the public addresses and of the backends,
@@ -25,7 +26,8 @@ func Purge(ctx context.Context, t Table, addresses, backends []netip.Addr) (int,
 		doomed = doomed[:0]
 	}
 	for _, family := range families(public, private) {
-		err := dump(ctx, t, Query{Family: family}, func() {}, func(f Flow) {
+		q := Query{Family: family, AnyOf: few(addresses, backends)}
+		err := dump(ctx, t, q, func() {}, func(f Flow) {
 			if !public[f.Orig.Dst] && !public[f.Reply.Dst] && !private[f.Orig.Src] && !private[f.Reply.Src] {
 				return
 			}
@@ -65,7 +67,7 @@ func Count(ctx context.Context, t Table, addresses []netip.Addr) (map[netip.Addr
 				}
 			}
 		}
-		err := dump(ctx, t, Query{Family: family}, begin, func(f Flow) {
+		err := dump(ctx, t, Query{Family: family, AnyOf: few(addresses)}, begin, func(f Flow) {
 			if public[f.Orig.Dst] {
 				total[f.Orig.Dst]++
 			}
@@ -98,6 +100,15 @@ func countEach(ctx context.Context, t Table, total map[netip.Addr]int) error {
 		total[a] = dialled + seen
 	}
 	return nil
+}
+
+// few joins the lists for Query.AnyOf, unless they are too long to be a gain.
+func few(lists ...[]netip.Addr) []netip.Addr {
+	all := slices.DeleteFunc(slices.Concat(lists...), func(a netip.Addr) bool { return !a.IsValid() })
+	if len(all) > maxSearches {
+		return nil
+	}
+	return all
 }
 
 // setOf leaves out what is no address: it could only match by accident.

@@ -59,6 +59,9 @@ type Query struct {
 	Field  Field
 	// Addr is the address that the field has to hold; invalid selects all.
 	Addr netip.Addr
+	// AnyOf allows, but does not oblige, the table to leave out flows that hold
+	// none of these addresses anywhere. Empty means that all are wanted.
+	AnyOf []netip.Addr
 }
 
 func (q Query) byAddress() bool { return q.Addr.IsValid() }
