@@ -28,10 +28,14 @@ func (e *Engine) takeNodes(batch Objects, facts Facts, d *dirty) {
 	}
 	// The caller may use its slices again: what the engine compares with later must not change under it.
 	e.facts = Facts{Addresses: slices.Clone(facts.Addresses), Uplinks: slices.Clone(facts.Uplinks)}
+	before := e.rails
 	e.rails = newGuardrails(e.config, e.nodes, facts)
 	d.host = true
 	for key := range e.services {
 		d.services.add(key)
+		if before != nil && before.firstNode != e.rails.firstNode {
+			d.verdicts.add(key) // it reports on Services without a backend
+		}
 	}
 }
 
