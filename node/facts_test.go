@@ -70,6 +70,9 @@ func TestRoutesThatLeadNowhereAreNoUplinks(t *testing.T) {
 			require.NoError(t, l.nl.RouteAdd(&netlink.Route{Dst: ipNet(f.Default()), Type: kind, Priority: 100 + i}))
 		}
 	}
+	require.NoError(t, l.nl.RouteAdd(&netlink.Route{
+		LinkIndex: l.index(t, "up1"), Dst: ipNet(testenv.IPv4.Default()), Type: unix.RTN_LOCAL, Scope: unix.RT_SCOPE_HOST, Priority: 200,
+	}))
 	// Another table is for somebody else's traffic.
 	require.NoError(t, l.nl.RouteAdd(&netlink.Route{
 		LinkIndex: l.index(t, "up1"), Dst: ipNet(testenv.IPv4.Default()), Gw: gateway(testenv.IPv4, 1).AsSlice(), Table: 100,
@@ -82,6 +85,7 @@ func TestUplinkIsRenamedOrRemoved(t *testing.T) {
 	l.defaultVia(t, testenv.IPv4, 0)
 	l.defaultVia(t, testenv.IPv6, 1)
 	r := l.follow(t)
+	l.settled(t, r)
 	link, err := l.nl.LinkByName("up0")
 	require.NoError(t, err)
 	require.NoError(t, l.nl.LinkSetName(link, "wan0"))

@@ -78,6 +78,29 @@ func TestRunSubscribesAgain(t *testing.T) {
 	require.EqualValues(t, 3, attempts.Load())
 }
 
+// What the owner was told by TrackBackends is no news; what routes changed since is.
+func TestOwnChangesOfBackendsAreNotAnnounced(t *testing.T) {
+	ns, n := openIn(t)
+	peer := testenv.NewT(t, "peer")
+	for _, name := range []string{"a0", "b0"} {
+		require.NoError(t, testenv.Link(testenv.Side{NS: ns, Name: name}, testenv.Side{NS: peer, Name: "p" + name}))
+	}
+	backend := netip.MustParseAddr("10.244.1.10")
+	way := testenv.Route{Dst: netip.PrefixFrom(backend, 32), Dev: "a0"}
+	require.NoError(t, ns.SetRoute(way))
+	_, err := n.TrackBackends([]netip.Addr{backend}, nil)
+	require.NoError(t, err)
+	calls := 0
+	f := &following{node: n, changed: func() { calls++ }}
+	require.True(t, f.look())
+	require.Zero(t, calls)
+	way.Dev = "b0"
+	require.NoError(t, ns.SetRoute(way))
+	require.True(t, f.look())
+	require.Equal(t, 1, calls)
+	require.Equal(t, []string{"b0"}, n.WorkloadInterfaces())
+}
+
 // Lost events end nothing: everything is read again.
 func TestLostEventsAreSignalled(t *testing.T) {
 	ns, n := openIn(t)

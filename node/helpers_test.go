@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/netip"
 	"reflect"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -63,6 +64,16 @@ func (l *lab) index(t testing.TB, name string) int {
 	link, err := l.nl.LinkByName(name)
 	require.NoError(t, err)
 	return link.Attrs().Index
+}
+
+// settled returns when the events of everything before have been looked at, so that what comes next must bring its own.
+func (l *lab) settled(t testing.TB, r *running) {
+	t.Helper()
+	marker := netip.MustParsePrefix("203.0.113.250/32")
+	require.NoError(t, l.ns.AddAddr("lo", marker))
+	until(t, "marker", true, func() bool { return slices.Contains(r.Facts().Addresses, marker) })
+	require.NoError(t, l.ns.DelAddr("lo", marker))
+	until(t, "no marker", false, func() bool { return slices.Contains(r.Facts().Addresses, marker) })
 }
 
 func ipNet(p netip.Prefix) *net.IPNet {

@@ -86,6 +86,7 @@ func TestWorkloadInterfaceFollowsRules(t *testing.T) {
 	_, err := r.TrackBackends([]netip.Addr{backend4}, nil)
 	require.NoError(t, err)
 	require.NoError(t, l.nl.RouteAdd(&netlink.Route{LinkIndex: l.index(t, "up2"), Dst: ipNet(netip.PrefixFrom(backend4, 32)), Scope: unix.RT_SCOPE_LINK, Table: 100}))
+	l.settled(t, r)
 	rule := netlink.NewRule()
 	rule.Family, rule.Table, rule.Priority = netlink.FAMILY_V4, 100, 10
 	require.NoError(t, l.nl.RuleAdd(rule))
