@@ -46,10 +46,11 @@ func (s *store) Update(object any) error {
 	if err != nil {
 		return err
 	}
+	var d delivery
 	s.source.mu.Lock()
-	note := s.put(stripped)
+	s.put(stripped, &d)
 	s.source.mu.Unlock()
-	s.deliver(note)
+	s.tell(d)
 	return nil
 }
 
@@ -59,10 +60,11 @@ func (s *store) Delete(object any) error {
 	if !ok {
 		return fmt.Errorf("%s: deleted %T has no name", s.kind.name, object)
 	}
+	var d delivery
 	s.source.mu.Lock()
-	s.drop(keyOf(named))
+	s.drop(keyOf(named), &d)
 	s.source.mu.Unlock()
-	s.source.signal()
+	s.tell(d)
 	return nil
 }
 
@@ -76,33 +78,41 @@ func (s *store) Replace(list []any, _ string) error {
 		}
 		stripped = append(stripped, o)
 	}
+	var d delivery
 	s.source.mu.Lock()
 	listed := make(map[nat.Key]struct{}, len(stripped))
-	var notes []nat.Key
 	for _, o := range stripped {
 		key := keyOf(o)
 		listed[key] = struct{}{}
-		if was, had := s.known[key]; had && was.version == o.GetResourceVersion() {
-			continue
+		if was, had := s.known[key]; !had || was.version != o.GetResourceVersion() {
+			s.put(o, &d)
 		}
-		notes = append(notes, s.put(o)...)
 	}
 	for key := range s.known {
 		if _, still := listed[key]; !still {
-			s.drop(key)
+			s.drop(key, &d)
 		}
 	}
-	delete(s.source.unread, s.kind.name)
+	if _, first := s.source.unread[s.kind.name]; first {
+		delete(s.source.unread, s.kind.name)
+		d.news = true
+	}
 	s.source.mu.Unlock()
-	s.deliver(notes)
+	s.tell(d)
 	return nil
 }
 
 // Resync is never asked for: no resync period is set.
 func (s *store) Resync() error { return nil }
 
-// put notes an object; the source is locked. It returns the Services whose conditions are news.
-func (s *store) put(object metav1.Object) (notes []nat.Key) {
+// delivery is what a step brought: anything at all, and the Services whose conditions are news.
+type delivery struct {
+	news       bool
+	conditions []nat.Key
+}
+
+// put notes an object; the source is locked.
+func (s *store) put(object metav1.Object, d *delivery) {
 	key := keyOf(object)
 	was := s.known[key]
 	now := entry{version: object.GetResourceVersion()}
@@ -111,26 +121,27 @@ func (s *store) put(object metav1.Object) (notes []nat.Key) {
 	}
 	s.known[key] = now
 	if was.object != nil && s.kind.same(was.object, object) {
-		return nil
+		return
 	}
+	d.news = true
 	s.kind.put(s.source.inbox, key, object)
 	if s.kind.observe == nil {
-		return nil
+		return
 	}
 	before, had := s.source.observed[key]
 	after := s.kind.observe(object)
 	s.source.observed[key] = after
-	if had && before.SameAs(after) {
-		return nil
+	if !had || !before.SameAs(after) {
+		d.conditions = append(d.conditions, key)
 	}
-	return []nat.Key{key}
 }
 
 // drop notes the end of an object; the source is locked.
-func (s *store) drop(key nat.Key) {
+func (s *store) drop(key nat.Key, d *delivery) {
 	if _, had := s.known[key]; !had {
 		return
 	}
+	d.news = true
 	delete(s.known, key)
 	s.kind.put(s.source.inbox, key, nil)
 	if s.kind.observe != nil {
@@ -138,12 +149,14 @@ func (s *store) drop(key nat.Key) {
 	}
 }
 
-func (s *store) deliver(notes []nat.Key) {
-	s.source.signal()
+func (s *store) tell(d delivery) {
+	if d.news {
+		s.source.signal()
+	}
 	if s.source.observer == nil {
 		return
 	}
-	for _, key := range notes {
+	for _, key := range d.conditions {
 		s.source.observer(key)
 	}
 }
