@@ -96,6 +96,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	group.Go(func() error { a.options.Source.Run(ctx); return nil })
 	group.Go(func() error { a.node.Run(ctx, a.loop.kickFacts); return nil })
 	group.Go(func() error { a.auditor.Run(ctx); return nil })
+	group.Go(func() error { return a.table.Watch(ctx) })
 	group.Go(func() error { return a.loop.run(ctx) })
 	if a.options.HTTP != nil {
 		group.Go(func() error { return serve(ctx, a.options.HTTP, a.handler()) })

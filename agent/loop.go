@@ -28,7 +28,6 @@ type loop struct {
 	config   nat.Config
 
 	facts   chan struct{}
-	drift   <-chan struct{}
 	queries chan chan<- nat.Plan
 	health  *health
 	passes  *passMetrics
@@ -81,7 +80,7 @@ func (l *loop) run(ctx context.Context) error {
 		case reply := <-l.queries:
 			reply <- l.plan()
 			continue
-		case <-l.drift:
+		case <-l.table.Changed():
 			l.log.Warn("the table was changed by others; reading it again")
 			l.health.update(func(h *Health) { h.Drift++ })
 			l.unsure = true
