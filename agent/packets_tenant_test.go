@@ -20,6 +20,9 @@ import (
 // tenantNamespace holds the Pods and Services of tenantPlane.
 const tenantNamespace = "tenant/"
 
+// soon is how long a test waits for an answer that must not come; that nothing came is shown by captures, not by this time.
+const soon = 300 * time.Millisecond
+
 // clientIf is the interface of the clients and of the machines.
 const clientIf = "eth0"
 
