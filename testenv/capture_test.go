@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"runtime"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -101,6 +102,38 @@ func TestNeverSeesEverythingSentBefore(t *testing.T) {
 	}
 	require.NoError(t, up.Reset())
 	require.Empty(t, failure(t, func(tb testing.TB) { up.Never(tb, "anything", func(Packet) bool { return true }) }))
+}
+
+func TestFlushWaitsForPacketsUnderWay(t *testing.T) {
+	t.Parallel()
+	const senders, each = 4, 150 // below net.core.netdev_max_backlog, 1000
+	topo := NewTopology(t)
+	up := CaptureT(t, topo.NodeB.NS, topo.NodeB.Uplink)
+	echo := Echo{Src: topo.Web.Addr4(), Dst: topo.Mail.Addr4(), ID: 3}
+	require.NoError(t, SendIP(topo.Web.NS, echo.Packet()))
+	fd, err := rawSocket(topo.Web.NS, IPv4, unix.IPPROTO_RAW)
+	require.NoError(t, err)
+	for range 10 {
+		require.NoError(t, up.Reset())
+		var group sync.WaitGroup
+		errs := make(chan error, senders*each)
+		for range senders {
+			group.Go(func() {
+				for range each {
+					errs <- unix.Sendto(fd, echo.Packet(), 0, sockaddr(echo.Dst))
+				}
+			})
+		}
+		group.Wait()
+		require.NoError(t, up.Flush())
+		got := up.Count(func(p Packet) bool { return p.Dir == Out && p.ICMPID == echo.ID })
+		close(errs)
+		for err := range errs {
+			require.NoError(t, err)
+		}
+		require.Equal(t, senders*each, got)
+	}
+	require.NoError(t, unix.Close(fd))
 }
 
 func TestNeverFailsWhenPacketsWereMissed(t *testing.T) {

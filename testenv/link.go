@@ -74,9 +74,6 @@ func (ns *NetNS) AddAddr(ifname string, addr netip.Prefix) error {
 	if err := ns.addAddr(ifname, addr); err != nil {
 		return err
 	}
-	if ifname == "lo" {
-		return nil // nobody solicits there
-	}
 	return ns.awaitListening(ifname, addr.Addr())
 }
 
