@@ -67,7 +67,7 @@ func run() (string, error) {
 		return binary, nil
 	}
 	return binary, buildLocked(root, binary, func(out string) error {
-		fmt.Fprintf(os.Stderr, "building testapiserver with Kubernetes %s: some ten minutes of two cores the first time\n", version)
+		fmt.Fprintf(os.Stderr, "building testapiserver with Kubernetes %s: ten minutes of processor time the first time\n", version)
 		start := time.Now()
 		if err := compile(module, out, args); err != nil {
 			return err

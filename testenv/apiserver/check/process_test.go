@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -58,6 +59,19 @@ func TestWrongUsage(t *testing.T) {
 		require.True(t, errors.As(err, &exit), "%v: %v", args, err)
 		require.Equal(t, 2, exit.ExitCode(), "%v", args)
 	}
+}
+
+// TestSaysThatLoopbackIsDown starts in a fresh network namespace, where a test
+// easily forgets to bring lo up.
+func TestSaysThatLoopbackIsDown(t *testing.T) {
+	if os.Geteuid() != 0 && os.Getenv("CI") != "true" {
+		t.Skip("a network namespace needs root")
+	}
+	cmd := exec.Command(binary(t), "--dir", t.TempDir())
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET}
+	output, err := cmd.CombinedOutput()
+	require.Error(t, err)
+	require.Contains(t, string(output), "is interface lo up?")
 }
 
 // listeningAddresses lists the local addresses of a process's listening TCP

@@ -24,7 +24,7 @@ const (
 	readyLimit = 2 * time.Minute
 	stopLimit  = 30 * time.Second
 	// effectLimit is how long a controller may take for its effect.
-	effectLimit = 30 * time.Second
+	effectLimit = time.Minute
 	poll        = 20 * time.Millisecond
 )
 
