@@ -150,7 +150,7 @@ func anonymousValues(c *conn, r *nftables.Rule) ([]byte, error) {
 
 // fingerprint is what two rules that do the same have in common: everything but counts and names of anonymous sets.
 func fingerprint(exprs []expr.Any, values []byte) ([]byte, error) {
-	var print []byte
+	var sum []byte
 	for _, e := range exprs {
 		switch e := e.(type) {
 		case *expr.Counter:
@@ -165,7 +165,7 @@ func fingerprint(exprs []expr.Any, values []byte) ([]byte, error) {
 		if err != nil {
 			return nil, err
 		}
-		print = append(print, b...)
+		sum = append(sum, b...)
 	}
-	return append(print, values...), nil
+	return append(sum, values...), nil
 }

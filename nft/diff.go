@@ -9,34 +9,33 @@ import (
 	"github.com/natplane/natplane/nat"
 )
 
-// diff returns what turns old into new: elements to delete and, after that, elements to add. An element whose value or
-// comment changed is in both, because the kernel changes neither in place. When new has a key twice, the first one counts.
-func diff(old, new []element) (del, add []element) {
+// diff returns what turns one list of elements into another: elements to delete and, after that, elements to add. An element
+// whose value or comment changed is in both, because the kernel changes neither in place. Of two that are wanted under one
+// key, the first one counts.
+func diff(have, want []element) (del, add []element) {
 	const kept = -1
-	want := make(map[key]int, len(new))
-	for i := range new {
-		if _, twice := want[new[i].key]; !twice {
-			want[new[i].key] = i
+	index := make(map[key]int, len(want))
+	for i := range want {
+		if _, twice := index[want[i].key]; !twice {
+			index[want[i].key] = i
 		}
 	}
-	if len(old) > 0 {
-		seen := make(map[key]struct{}, len(old))
-		for i := range old {
-			k := old[i].key
-			if _, twice := seen[k]; twice {
-				continue
-			}
-			seen[k] = struct{}{}
-			if j, ok := want[k]; ok && new[j] == old[i] {
-				want[k] = kept
-				continue
-			}
-			del = append(del, old[i])
+	seen := make(map[key]struct{}, len(have))
+	for i := range have {
+		k := have[i].key
+		if _, twice := seen[k]; twice {
+			continue
 		}
+		seen[k] = struct{}{}
+		if j, ok := index[k]; ok && want[j] == have[i] {
+			index[k] = kept
+			continue
+		}
+		del = append(del, have[i])
 	}
-	for i := range new {
-		if j := want[new[i].key]; j == i {
-			add = append(add, new[i])
+	for i := range want {
+		if index[want[i].key] == i {
+			add = append(add, want[i])
 		}
 	}
 	return del, add
@@ -85,7 +84,7 @@ func stateElements(s *nat.State) ([]element, []error) {
 
 // deltaElements returns the elements of the records before and after. Errors are only about records as they are now: a bad
 // record has no elements, before as after.
-func deltaElements(d *nat.Delta) (old, new []element, invalid []error) {
+func deltaElements(d *nat.Delta) (have, want []element, invalid []error) {
 	var before, after collector
 	for _, c := range d.Addresses {
 		before.address(c.Old)

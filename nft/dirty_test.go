@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/natplane/natplane/nat"
 	"github.com/natplane/natplane/testenv"
 )
 
@@ -128,20 +129,32 @@ func TestDirtyAnonymousSet(t *testing.T) {
 	requireRepaired(t, ns, table, true)
 }
 
-// An upgrade that changes one rule replaces the table, with all elements, in one transaction.
+// An upgrade that changes anything in the layout replaces the table, with all elements, in one transaction.
 func TestUpgrade(t *testing.T) {
-	ns := testenv.NewT(t, "node")
-	old := open(t, ns, Options{})
-	chains := old.layout.chains
-	chains[len(chains)-1].rules[0].comment = "as an older version said it"
-	syncTo(t, old, sampleState())
-	require.NoError(t, old.Close())
+	for reason, older := range map[string]func(*layout){
+		"chain leak has another rule 0":                 func(l *layout) { l.chains[len(l.chains)-1].rules[0].comment = "as it was said then" },
+		"set public4 is of another kind or comment":     func(l *layout) { l.defs[public4].comment = "as it was said then" },
+		"set cluster4 is of another kind or comment":    func(l *layout) { l.defs[cluster4].interval = false },
+		"set restricted4 is of another kind or comment": func(l *layout) { l.defs[restricted4].value = []part{address} },
+		"table has 46 objects, not 47":                  func(l *layout) { l.chains = l.chains[:len(l.chains)-2] },
+	} {
+		t.Run(reason, func(t *testing.T) {
+			ns := testenv.NewT(t, "node")
+			old := open(t, ns, Options{})
+			older(&old.layout)
+			if len(old.layout.chains) < len(newLayout().chains) {
+				old.layout.chains = append(old.layout.chains, chain{name: "older"})
+			}
+			syncTo(t, old, nat.State{})
+			require.NoError(t, old.Close())
 
-	table := open(t, ns, Options{})
-	before := generation(t, ns)
-	result := syncTo(t, table, sampleState())
-	require.True(t, result.Replaced)
-	require.Contains(t, result.Reason, "chain leak")
-	require.Equal(t, before+2, generation(t, ns), "one to own the table, one to replace it")
-	requireHolds(t, ns, sampleState())
+			table := open(t, ns, Options{})
+			before := generation(t, ns)
+			result := syncTo(t, table, sampleState())
+			require.True(t, result.Replaced)
+			require.Equal(t, reason, result.Reason)
+			require.Equal(t, before+2, generation(t, ns), "one to own the table, one to replace it")
+			requireHolds(t, ns, sampleState())
+		})
+	}
 }

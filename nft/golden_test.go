@@ -3,13 +3,17 @@
 package nft
 
 import (
+	"bytes"
+	cmpstd "cmp"
 	"flag"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/nftables"
 	"github.com/stretchr/testify/require"
 
 	"github.com/natplane/natplane/nat"
@@ -45,13 +49,37 @@ func TestGolden(t *testing.T) {
 	}
 }
 
-// What nft prints can be loaded by nft, lists identically then, and holds the same for us.
+// What nft prints can be loaded by nft, lists identically then, and is for the kernel what we wrote, down to the marks that
+// nft leaves for itself.
 func TestListingLoadsAgain(t *testing.T) {
 	ns, other := testenv.NewT(t, "first"), testenv.NewT(t, "second")
-	syncTo(t, open(t, ns, Options{Unowned: true}), sampleState())
+	state := sampleState()
+	state.Host.Masquerade = append(state.Host.Masquerade, named("to the end", span("ff00::/8")))
+	ours := open(t, ns, Options{Unowned: true})
+	syncTo(t, ours, state)
 	text := list(t, ns)
 
 	other.NftScript(t, text)
 	require.Empty(t, cmp.Diff(text, list(t, other)))
-	requireHolds(t, other, sampleState())
+	requireHolds(t, other, state)
+	theirs := open(t, other, Options{Unowned: true})
+	for s := range numSets {
+		require.Equal(t, rawElements(t, ours, s), rawElements(t, theirs, s), setName(s))
+	}
+	require.Zero(t, syncTo(t, theirs, state), "the layout too is the same")
+}
+
+// rawElements returns the elements of a set as the library gives them, sorted, without the end that nft puts at 0.
+func rawElements(t *testing.T, table *Table, s setID) []nftables.SetElement {
+	t.Helper()
+	c, err := table.connect()
+	require.NoError(t, err)
+	raw, err := table.readSet(c, s)
+	require.NoError(t, err)
+	slices.SortFunc(raw, func(a, b nftables.SetElement) int {
+		return cmpstd.Or(bytes.Compare(a.Key, b.Key), rank(a)-rank(b), bytes.Compare(a.KeyEnd, b.KeyEnd))
+	})
+	return slices.DeleteFunc(raw, func(e nftables.SetElement) bool {
+		return e.IntervalEnd && !slices.ContainsFunc(e.Key, func(b byte) bool { return b != 0 })
+	})
 }

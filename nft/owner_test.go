@@ -37,6 +37,8 @@ func TestOneOwnerAtATime(t *testing.T) {
 	_, err := second.Sync(nat.State{})
 	require.ErrorIs(t, err, ErrOwned)
 	require.ErrorContains(t, err, "inet natplane")
+	_, err = second.Sync(sampleState()) // nothing to write, but not ours
+	require.ErrorIs(t, err, ErrOwned)
 	require.ErrorIs(t, second.Remove(), ErrOwned)
 	_, err = open(t, ns, Options{Unowned: true}).Sync(nat.State{})
 	require.ErrorIs(t, err, ErrOwned)

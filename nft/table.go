@@ -264,8 +264,8 @@ func (t *Table) Apply(d nat.Delta) (Result, error) {
 	if t.unsure {
 		return Result{}, fmt.Errorf("nftables table inet %s: %w", tableName, ErrUnsure)
 	}
-	old, want, invalid := deltaElements(&d)
-	del, add := diff(old, want)
+	have, want, invalid := deltaElements(&d)
+	del, add := diff(have, want)
 	if len(del)+len(add) == 0 {
 		return Result{Invalid: invalid}, nil
 	}
