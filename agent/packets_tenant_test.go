@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/natplane/natplane/nat"
 	"github.com/natplane/natplane/testenv"
 )
 
@@ -174,4 +175,13 @@ func flowsTo(t testing.TB, node *testenv.Node, dialled netip.Addr) string {
 		}
 	}
 	return strings.Join(flows, "")
+}
+
+// deleteSlices takes the slices of a Service away, as when its last Pod goes.
+func (o *objects) deleteSlices(service string) {
+	batch := nat.NewObjects()
+	for _, f := range testenv.Families() {
+		batch.Slices[key(service+"-"+sliceSuffix(f))] = nil
+	}
+	o.change(batch)
 }
