@@ -111,6 +111,22 @@ func TestCommitDuringPass(t *testing.T) {
 	})
 }
 
+// What the pass has gone by before the commit is looked at again.
+func TestCommitBehindThePass(t *testing.T) {
+	w, table := world(IPv4), new(fakeTable)
+	table.insert(inbound(w, 4)...)
+	audit(t, table, func(t *testing.T, a *Auditor, _ *bytes.Buffer) {
+		table.during = func() {
+			if len(table.dumps) == 2 { // the second search; the first has found all flows legal
+				a.Commit(deltaOf(w.state(), withoutWeb(w)))
+			}
+		}
+		a.Reset(w.state(), Look{Addresses: w.addrs("203.0.113.10")})
+		require.NoError(t, a.Wait(t.Context()))
+		require.Empty(t, table.list())
+	})
+}
+
 func TestRefusedDeletionsAreRetried(t *testing.T) {
 	for _, flows := range []int{10, 2000} {
 		w, table, allowed := world(IPv4), new(fakeTable), false
@@ -147,23 +163,25 @@ func TestRefusedDeletionsAreRetried(t *testing.T) {
 }
 
 func TestInterruptedDumpIsNotComplete(t *testing.T) {
-	w, table, broken := world(IPv4), new(fakeTable), 12
-	table.insert(inbound(w, 4)...)
-	table.breakDump = func(Query) error {
-		if broken--; broken >= 0 {
-			return ErrInterrupted
+	for _, noFilter := range []bool{false, true} {
+		w, table, broken := world(IPv4), &fakeTable{noFilter: noFilter}, 12
+		table.insert(inbound(w, 4)...)
+		table.breakDump = func(Query) error {
+			if broken--; broken >= 0 {
+				return ErrInterrupted
+			}
+			return nil
 		}
-		return nil
+		audit(t, table, func(t *testing.T, a *Auditor, _ *bytes.Buffer) {
+			a.Reset(w.state(), Look{})
+			a.Commit(deltaOf(w.state(), withoutWeb(w)))
+			synctest.Wait()
+			require.ErrorIs(t, a.Stats().LastError, ErrInterrupted)
+			require.Positive(t, a.Stats().Pending)
+			require.NoError(t, a.Wait(t.Context()))
+			require.Empty(t, table.list())
+		})
 	}
-	audit(t, table, func(t *testing.T, a *Auditor, _ *bytes.Buffer) {
-		a.Reset(w.state(), Look{})
-		a.Commit(deltaOf(w.state(), withoutWeb(w)))
-		synctest.Wait()
-		require.ErrorIs(t, a.Stats().LastError, ErrInterrupted)
-		require.Positive(t, a.Stats().Pending)
-		require.NoError(t, a.Wait(t.Context()))
-		require.Empty(t, table.list())
-	})
 }
 
 // One target that cannot be searched does not keep the others from being done.
@@ -205,6 +223,11 @@ func TestSecondLook(t *testing.T) {
 		require.NoError(t, a.Wait(t.Context()))
 		require.Positive(t, a.Stats().SecondLooks)
 		table.insert(inbound(w, 2)...)
+		a.Commit(deltaOf(w.state(), withoutWeb(w)))
+		require.NoError(t, a.Wait(t.Context()))
+		require.Empty(t, table.list(), "a new change is not put off to the second look of the old one")
+		require.Positive(t, a.Stats().SecondLooks)
+		table.insert(inbound(w, 2)...)
 		elapse(time.Second)
 		require.Empty(t, table.list())
 		require.Zero(t, a.Stats().SecondLooks)
@@ -224,6 +247,8 @@ func TestHowFlowsAreFound(t *testing.T) {
 	}
 	narrower := w.state()
 	narrower.Host.Cluster = narrower.Host.Cluster[1:]
+	attached := w.state()
+	attached.Addresses[0].Attached = w.addrs("10.244.1.10", "10.244.1.20")
 	newShard := w.state()
 	w.setShard(&newShard, "203.0.113.201")
 	owner := w.state()
@@ -236,6 +261,8 @@ func TestHowFlowsAreFound(t *testing.T) {
 	}{
 		{name: "nothing that matters", before: w.state(), after: owner},
 		{name: "one address", before: nat.State{}, after: nat.State{Addresses: w.state().Addresses[:1]},
+			want: []Query{{Field: OrigDst, Addr: w.addr("203.0.113.10")}, {Field: ReplyDst, Addr: w.addr("203.0.113.10")}}},
+		{name: "another backend attached", before: w.state(), after: attached,
 			want: []Query{{Field: OrigDst, Addr: w.addr("203.0.113.10")}, {Field: ReplyDst, Addr: w.addr("203.0.113.10")}}},
 		{name: "one backend", before: nat.State{}, after: nat.State{Backends: w.state().Backends[:1]},
 			want: []Query{{Field: OrigSrc, Addr: w.addr("10.244.1.10")}}},

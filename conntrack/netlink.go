@@ -184,19 +184,9 @@ func (n *Netlink) Delete(ctx context.Context, flows []Flow) (Result, error) {
 	if len(flows) == 0 {
 		return d.Result, nil
 	}
-	err := n.with(ctx, func(conn *netlink.Conn) error {
-		for len(flows) > 0 {
-			batch := flows[:min(len(flows), deleteBatch)]
-			if err := d.send(conn, batch); err != nil {
-				return err
-			}
-			flows = flows[len(batch):]
-		}
-		return nil
-	})
+	err := n.with(ctx, func(conn *netlink.Conn) error { return d.run(conn, flows) })
 	if err != nil {
-		// The socket is lost, and with it the answers that were outstanding.
-		d.Failed += len(flows) - d.answered
+		d.lose(len(flows))
 		return d.Result, fmt.Errorf("delete flows: %w", err)
 	}
 	return d.Result, d.err()
@@ -206,8 +196,18 @@ func (n *Netlink) Delete(ctx context.Context, flows []Flow) (Result, error) {
 // half a million refusals must not become half a million strings.
 type deletion struct {
 	Result
-	first    error
-	answered int // in the batch that is under way
+	first error
+}
+
+// run sends the flows batch by batch. An error means that the socket is lost,
+// and with it the answers that are outstanding: those flows are not counted.
+func (d *deletion) run(conn *netlink.Conn, flows []Flow) error {
+	for batch := range slices.Chunk(flows, deleteBatch) {
+		if err := d.send(conn, batch); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (d *deletion) err() error {
@@ -217,6 +217,9 @@ func (d *deletion) err() error {
 	return fmt.Errorf("%d of %d flows not deleted: %w", d.Failed, d.Failed+d.Deleted+d.Gone, d.first)
 }
 
+// lose counts as failed what of total flows has no answer.
+func (d *deletion) lose(total int) { d.Failed = total - d.Deleted - d.Gone }
+
 func (d *deletion) fail(err error) {
 	d.Failed++
 	if d.first == nil {
@@ -225,13 +228,11 @@ func (d *deletion) fail(err error) {
 }
 
 func (d *deletion) send(conn *netlink.Conn, flows []Flow) error {
-	d.answered = 0
 	msgs := make([]netlink.Message, 0, len(flows))
 	for _, f := range flows {
 		m, err := deleteRequest(f)
 		if err != nil {
 			d.fail(err)
-			d.answered++
 			continue
 		}
 		msgs = append(msgs, m)
@@ -251,7 +252,6 @@ func (d *deletion) send(conn *netlink.Conn, flows []Flow) error {
 		if err := d.answer(conn); err != nil {
 			return err
 		}
-		d.answered++
 	}
 	return nil
 }
