@@ -30,10 +30,12 @@ type conn struct {
 	*nftables.Conn
 	sock *netlink.Conn
 	port uint32
+	// timeout is answerTimeout, but in tests.
+	timeout time.Duration
 }
 
 func dial(netns int) (*conn, error) {
-	c := &conn{}
+	c := &conn{timeout: answerTimeout}
 	// Given an option, the library leaves the sizes of the buffers to us.
 	capture := func(sock *netlink.Conn) error {
 		c.sock, c.port = sock, sock.PID()
@@ -60,10 +62,10 @@ func (c *conn) close() error {
 // do runs one exchange with the kernel, and closes the connection if that does not end: a deadline on the socket would make
 // the library, which goes on reading after an error, spin.
 func (c *conn) do(exchange func() error) error {
-	watchdog := time.AfterFunc(answerTimeout, func() { _ = c.sock.Close() })
+	watchdog := time.AfterFunc(c.timeout, func() { _ = c.sock.Close() })
 	err := exchange()
 	if !watchdog.Stop() {
-		return fmt.Errorf("no answer from the kernel within %v: %w", answerTimeout, errors.Join(unix.ETIMEDOUT, err))
+		return fmt.Errorf("no answer from the kernel within %v: %w", c.timeout, errors.Join(unix.ETIMEDOUT, err))
 	}
 	return err
 }

@@ -140,7 +140,7 @@ func TestUpgrade(t *testing.T) {
 	} {
 		t.Run(reason, func(t *testing.T) {
 			ns := testenv.NewT(t, "node")
-			old := open(t, ns, Options{})
+			old := openOwned(t, ns)
 			older(&old.layout)
 			if len(old.layout.chains) < len(newLayout().chains) {
 				old.layout.chains = append(old.layout.chains, chain{name: "older"})

@@ -8,6 +8,7 @@ import (
 	"runtime"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/google/nftables"
 	"github.com/stretchr/testify/require"
@@ -108,6 +109,32 @@ func TestElementRaces(t *testing.T) {
 			requireHolds(t, ns, old)
 		})
 	}
+}
+
+// The answers to a large transaction overflow a small buffer: an error, although the kernel applied it.
+func TestLostAnswers(t *testing.T) {
+	ns := testenv.NewT(t, "node")
+	table := open(t, ns, Options{})
+	require.NoError(t, table.conn.sock.SetReadBuffer(1))
+	_, err := table.Sync(sampleState())
+	require.ErrorIs(t, err, unix.ENOBUFS)
+	requireUnsure(t, table)
+	requireHolds(t, ns, sampleState())
+	require.Zero(t, syncTo(t, table, sampleState()), "nothing is repeated blindly")
+}
+
+// A kernel that does not answer cannot hold up the caller.
+func TestNoAnswer(t *testing.T) {
+	ns := testenv.NewT(t, "node")
+	table := open(t, ns, Options{})
+	table.conn.timeout = 10 * time.Millisecond
+	failOnce(table, func(*nftConn) error {
+		_, err := table.conn.sock.Receive() // nothing was asked
+		return err
+	})
+	_, err := table.Sync(sampleState())
+	require.ErrorIs(t, err, unix.ETIMEDOUT)
+	require.True(t, syncTo(t, table, sampleState()).Replaced)
 }
 
 // Several refused commands in one transaction must not show up in the next.

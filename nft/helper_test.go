@@ -104,6 +104,16 @@ func open(tb testing.TB, ns *testenv.NetNS, o Options) *Table {
 	return table
 }
 
+// openOwned is open for tests of ownership, which takes kernel 6.9.
+func openOwned(tb testing.TB, ns *testenv.NetNS) *Table {
+	tb.Helper()
+	table := open(tb, ns, Options{})
+	if table.flags == 0 {
+		tb.Skip("the kernel does not know the owner and persist flags: 6.9")
+	}
+	return table
+}
+
 func syncTo(tb testing.TB, table *Table, state nat.State) Result {
 	tb.Helper()
 	result, err := table.Sync(state)

@@ -13,7 +13,7 @@ import (
 
 func TestOwnedTableIsSafeFromOthers(t *testing.T) {
 	ns := testenv.NewT(t, "node")
-	table := open(t, ns, Options{})
+	table := openOwned(t, ns)
 	syncTo(t, table, sampleState())
 
 	ns.Nft(t, "flush", "ruleset") // passes the table by
@@ -31,7 +31,7 @@ func TestOwnedTableIsSafeFromOthers(t *testing.T) {
 
 func TestOneOwnerAtATime(t *testing.T) {
 	ns := testenv.NewT(t, "node")
-	first, second := open(t, ns, Options{}), open(t, ns, Options{})
+	first, second := openOwned(t, ns), openOwned(t, ns)
 	syncTo(t, first, sampleState())
 
 	_, err := second.Sync(nat.State{})
@@ -53,7 +53,7 @@ func TestOneOwnerAtATime(t *testing.T) {
 // Two agents that both saw no table: the transaction of the slower one meets the table of the other.
 func TestOwnerRace(t *testing.T) {
 	ns := testenv.NewT(t, "node")
-	first, second := open(t, ns, Options{}), open(t, ns, Options{})
+	first, second := openOwned(t, ns), openOwned(t, ns)
 	flush := second.flush
 	second.flush = func(c *nftConn) error {
 		syncTo(t, first, sampleState())
@@ -68,6 +68,7 @@ func TestOwnerRace(t *testing.T) {
 // A table without the flags cannot be given an owner, so it is made anew; one with them is not when they are unwanted.
 func TestFlagsChange(t *testing.T) {
 	ns := testenv.NewT(t, "node")
+	openOwned(t, ns)
 	for _, o := range []Options{{Unowned: true}, {}, {Unowned: true}} {
 		table := open(t, ns, o)
 		result := syncTo(t, table, sampleState())
@@ -81,7 +82,7 @@ func TestFlagsChange(t *testing.T) {
 // The ownership survives an error: the broken connection is only given up when the next one is there.
 func TestOwnerAfterError(t *testing.T) {
 	ns := testenv.NewT(t, "node")
-	table := open(t, ns, Options{})
+	table := openOwned(t, ns)
 	syncTo(t, table, sampleState())
 	failOnce(table, func(*nftConn) error { return errInjected })
 	_, err := table.Apply(delta(sampleState(), nat.State{}))

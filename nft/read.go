@@ -62,21 +62,30 @@ func (t *Table) readSet(c *conn, s setID) ([]nftables.SetElement, error) {
 	return raw, nil
 }
 
-// Backends returns, for every public address that the kernel translates now, the backends that it translates to, sorted.
-// It is empty without a table, and lacks a map that is not there or not of our type. Nothing is owned or changed by it.
+// Backends returns, for every public address that the kernel translates now, the backends that it stands for in either
+// direction, sorted. It is empty without a table, and lacks a map that is not there or not of our type. Nothing is owned or
+// changed by it.
 func (t *Table) Backends() (map[netip.Addr][]netip.Addr, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	backends, err := t.readBackends()
+	if err != nil {
+		return nil, t.fail(err)
+	}
+	return backends, nil
+}
+
+func (t *Table) readBackends() (map[netip.Addr][]netip.Addr, error) {
 	backends := make(map[netip.Addr][]netip.Addr)
-	for s := port4; s <= whole6; s++ {
+	for s := port4; s <= egress6; s++ {
 		es, err := t.readMap(s)
 		if err != nil {
-			return nil, t.fail(err)
+			return nil, err
 		}
-		for _, e := range es {
-			b := e.value.Addr()
-			if known := backends[e.addr]; !slices.Contains(known, b) {
-				backends[e.addr] = append(known, b)
+		for i := range es {
+			public, backend := es[i].pair()
+			if known := backends[public]; !slices.Contains(known, backend) {
+				backends[public] = append(known, backend)
 			}
 		}
 	}
@@ -84,6 +93,29 @@ func (t *Table) Backends() (map[netip.Addr][]netip.Addr, error) {
 		slices.SortFunc(known, netip.Addr.Compare)
 	}
 	return backends, nil
+}
+
+// pair returns the public address and the backend of an element of a translating map.
+func (e *element) pair() (public, backend netip.Addr) {
+	if e.set == egress4 || e.set == egress6 {
+		return e.value.Addr(), e.addr
+	}
+	return e.addr, e.value.Addr()
+}
+
+// formerOf returns the public addresses of removed elements, sorted: what the flow audit has to look for beyond the new state.
+func formerOf(removed []element) []netip.Addr {
+	var former []netip.Addr
+	for i := range removed {
+		switch e := &removed[i]; {
+		case e.set >= port4 && e.set <= egress6:
+			public, _ := e.pair()
+			former = append(former, public)
+		case e.set == public4 || e.set == public6:
+			former = append(former, e.addr)
+		}
+	}
+	return sortedSet(former)
 }
 
 func (t *Table) readMap(s setID) ([]element, error) {

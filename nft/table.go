@@ -63,6 +63,9 @@ type Table struct {
 	// port is the netlink port that our transactions come from.
 	port atomic.Uint32
 
+	// rider adds to the next transaction; see TakeOver.
+	rider func(*conn) error
+
 	mu     sync.Mutex
 	conn   *conn
 	enc    encoder
@@ -227,6 +230,9 @@ func (t *Table) replace(c *conn, state *nat.State, exists bool, reason string) (
 	if err := adding.end(); err != nil {
 		return Result{Invalid: invalid}, err
 	}
+	if err := t.ride(c); err != nil {
+		return Result{Invalid: invalid}, err
+	}
 	if err := t.commit(c); err != nil {
 		return Result{Invalid: invalid}, err
 	}
@@ -245,7 +251,7 @@ func (t *Table) correct(c *conn, state *nat.State) (Result, error) {
 	}
 	want, invalid := stateElements(state)
 	del, add := diff(have, want)
-	if len(del)+len(add)+len(strange) == 0 {
+	if len(del)+len(add)+len(strange) == 0 && t.rider == nil {
 		return Result{Invalid: invalid}, nil
 	}
 	result, err := t.write(c, del, add)
@@ -290,6 +296,9 @@ func (t *Table) write(c *conn, del, add []element) (Result, error) {
 	}
 	adding.add(add)
 	if err := adding.end(); err != nil {
+		return Result{}, err
+	}
+	if err := t.ride(c); err != nil {
 		return Result{}, err
 	}
 	if err := t.commit(c); err != nil {

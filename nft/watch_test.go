@@ -104,10 +104,22 @@ func TestWatchSeesTheTimeBefore(t *testing.T) {
 	watch(t, table)("flush before Watch")
 }
 
+// Events that the kernel had to drop may have been about our table.
+func TestWatchLosesEvents(t *testing.T) {
+	ns := testenv.NewT(t, "node")
+	table := open(t, ns, Options{Unowned: true})
+	require.NoError(t, table.events.SetReadBuffer(1))
+	for range 20 {
+		ns.Nft(t, "add", "table", "inet", "other")
+		ns.Nft(t, "delete", "table", "inet", "other")
+	}
+	watch(t, table)("lost events")
+}
+
 // Nobody can change an owned table, and there is nothing to watch.
 func TestWatchOfAnOwnedTable(t *testing.T) {
 	ns := testenv.NewT(t, "node")
-	table := open(t, ns, Options{})
+	table := openOwned(t, ns)
 	watch(t, table)
 	syncTo(t, table, sampleState())
 	ns.Nft(t, "flush", "ruleset")
