@@ -88,6 +88,10 @@ func unlistedPackets() []unlisted {
 		{name: "half a port", packet: ipPacket(udp, 0x9c, 0x40, 0)},
 		{name: "SCTP without a header", packet: ipPacket(unix.IPPROTO_SCTP)},
 		{name: "ICMP without a header", packet: func(src, dst netip.Addr) []byte { return ipPacket(icmpOf(src))(src, dst) }},
+		// Genuine ones never cross a router: RFC 4861 has them at a hop limit of 255, RFC 3810 of 1.
+		{name: "neighbour solicitation from afar", packet: icmpMessage(0, 135), only: testenv.IPv6},
+		{name: "router advertisement from afar", packet: icmpMessage(0, 134), only: testenv.IPv6},
+		{name: "MLD report from afar", packet: icmpMessage(0, 143), only: testenv.IPv6},
 		{name: "no next header", packet: ipPacket(unix.IPPROTO_NONE, 1, 2, 3, 4), only: testenv.IPv6},
 		{name: "destination options before an unlisted port", only: testenv.IPv6, packet: func(src, dst netip.Addr) []byte {
 			syn := tcpSegment(23, testenv.SYN)(src, dst)

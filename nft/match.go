@@ -143,6 +143,11 @@ func icmpType() expr.Any {
 	return &expr.Payload{DestRegister: reg1, Base: expr.PayloadBaseTransportHeader, Offset: 0, Len: 1}
 }
 
+// hopLimit is `ip6 hoplimit n`; the family must be known.
+func hopLimit(n byte) match {
+	return match{&expr.Payload{DestRegister: reg1, Base: expr.PayloadBaseNetworkHeader, Offset: 7, Len: 1}, equal(n)}
+}
+
 // iifIn is `iifname @set`, iifNotIn `iifname != @set`, oifIn `oifname @set`.
 func iifIn(s setID) match    { return linkIn(expr.MetaKeyIIFNAME, s, false) }
 func iifNotIn(s setID) match { return linkIn(expr.MetaKeyIIFNAME, s, true) }

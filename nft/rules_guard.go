@@ -11,8 +11,12 @@ import (
 // The rules are given as nft prints them. Rules of both families are shown for IPv4; testdata/sample.nft is what nft
 // prints of the whole table.
 
-// The ICMPv6 types of neighbour discovery and MLD: 130 to 137 (RFC 2710, RFC 4861) and 143 (RFC 3810).
-func neighbourTypes() []byte { return []byte{130, 131, 132, 133, 134, 135, 136, 137, 143} }
+// The ICMPv6 types of neighbour discovery (RFC 4861). The kernel tracks neither them nor MLD (RFC 3810), whoever sends them.
+func neighbourTypes() []byte { return []byte{133, 134, 135, 136, 137} }
+
+// neighbourHopLimit is what tells neighbour discovery from packets that only have its types: no router can have forwarded it
+// (RFC 4861, 6.1 and 7.1). Letting others pass untracked would send them back to the router, or out with a private source.
+const neighbourHopLimit = 255
 
 // sourceRangesRules drops what loadBalancerSourceRanges does not admit, before translation, on the true client address.
 func sourceRangesRules() []rule {
@@ -39,7 +43,7 @@ func ingressGuardRules() []rule {
 		newRule("an established packet costs this one rule", ctState(expr.CtStateBitESTABLISHED), accept()),
 		// ct state related meta l4proto { icmp, ipv6-icmp } accept
 		relatedICMP(),
-		// icmpv6 type { mld-listener-query, ... } accept
+		// icmpv6 type { nd-router-solicit, ... } ip6 hoplimit 255 accept
 		neighbourDiscovery(),
 	}
 	for _, f := range families() {
@@ -75,11 +79,12 @@ func relatedICMP() rule {
 	return r
 }
 
-// neighbourDiscovery looks up the ICMPv6 type in an anonymous set.
+// neighbourDiscovery looks up the ICMPv6 type in an anonymous set. MLD needs no such rule: it goes from a link-local address to a
+// group, and no rule matches those.
 func neighbourDiscovery() rule {
 	six := families()[1]
-	r := newRule("neighbour discovery and MLD, which the kernel never tracks",
-		six.guard(), six.isICMP(), match{icmpType(), in("", false)}, accept())
+	r := newRule("neighbour discovery, which the kernel never tracks",
+		six.guard(), six.isICMP(), match{icmpType(), in("", false)}, hopLimit(neighbourHopLimit), accept())
 	r.values, r.valuesType = neighbourTypes(), nftables.TypeICMP6Type
 	return r
 }
@@ -102,7 +107,7 @@ func egressGuardRules() []rule {
 		// ct state established ct status snat,dnat accept
 		newRule("established and translated: costs this one rule",
 			ctState(expr.CtStateBitESTABLISHED), ctStatus(translated), accept()),
-		// icmpv6 type { mld-listener-query, ... } accept
+		// icmpv6 type { nd-router-solicit, ... } ip6 hoplimit 255 accept
 		neighbourDiscovery(),
 	}
 	for _, f := range families() {
