@@ -2,7 +2,11 @@
 
 package nat
 
-import "testing"
+import (
+	"testing"
+
+	discoveryv1 "k8s.io/api/discovery/v1"
+)
 
 // TestLocality is R5 and the Hosted and Elsewhere flags, each row seen from both nodes.
 func TestLocality(t *testing.T) {
@@ -93,6 +97,14 @@ func TestFamilies(t *testing.T) {
 			203.0.113.10 a/web guarded
 			2001:db8:f::10 a/web guarded
 			a/web: NoBackend`},
+		{name: "IPv6 address in an IPv4 slice, although its Pod has it", want: `
+			203.0.113.10 a/web guarded
+			2001:db8:f::10 a/web guarded
+			a/web: BackendUnverified`, objs: []object{web, pod("a/p", "fd00::10"), slice("a/web", "s", "fd00::10@node-a").family(discoveryv1.AddressTypeIPv4)}},
+		{name: "IPv4 address in an IPv6 slice, although its Pod has it", want: `
+			203.0.113.10 a/web guarded
+			2001:db8:f::10 a/web guarded
+			a/web: BackendUnverified`, objs: []object{web, pod("a/p", "10.0.0.10"), slice("a/web", "s", "10.0.0.10@node-a").family(discoveryv1.AddressTypeIPv6)}},
 		{name: "families on different nodes", objs: []object{web, vm("a/web", "10.0.0.10"), vm("a/web", "fd00::10").on("node-b")}, want: `
 			203.0.113.10 a/web whole>10.0.0.10 @10.0.0.10
 			2001:db8:f::10 a/web guarded

@@ -171,7 +171,7 @@ func (w *world) endpoint(n int, v6 bool) string {
 		return oneOf(w.rng, "127.0.0.1", "::1", "nonsense", "0.0.0.0") + "@node-b"
 	}
 	at := oneOf(w.rng, "@node-a", "@node-b", "@node-b", "@node-b", "@node-c", "")
-	return backendAddress(last, v6) + at + rank
+	return backendAddress(last, v6 != w.chance(12)) + at + rank // sometimes of the other family: refused
 }
 
 func backendAddress(last int, v6 bool) string {
