@@ -31,6 +31,8 @@ type Options struct {
 	// HTTP serves health, metrics and state; nil serves nothing. The agent closes it.
 	HTTP net.Listener
 	Log  *slog.Logger
+	// LeavePredecessor keeps the table of cozy-proxy where there is one, and reports the conflict.
+	LeavePredecessor bool
 	// Unowned forgoes the table's owner flag, as on kernels before 6.9.
 	Unowned bool
 }
@@ -106,7 +108,7 @@ func (a *Agent) Run(ctx context.Context) error {
 		err = nil
 	}
 	a.log.Info("stopped; translation stays in the kernel")
-	return errors.Join(err, a.close())
+	return errors.Join(err, a.loop.release(), a.close())
 }
 
 // Health says how the agent is.

@@ -26,6 +26,8 @@ type Health struct {
 	Waiting string `json:"waiting,omitempty"`
 	// LastError is the reason why Programmed is false.
 	LastError string `json:"lastError,omitempty"`
+	// Predecessor is true while cozy-proxy's table is on the node and natplane was told to leave it.
+	Predecessor bool `json:"predecessor,omitempty"`
 	// Drift counts the changes by others that were noticed in the table and repaired.
 	Drift int `json:"drift"`
 }

@@ -125,6 +125,9 @@ func (a *Agent) Report(ctx context.Context) (Report, error) {
 	for _, t := range plan.Translations {
 		r.Translations = append(r.Translations, TranslationReport{Translation: t, Flows: flows[t.Public]})
 	}
+	if r.Health.Predecessor {
+		r.Problems = append(r.Problems, predecessorConflict)
+	}
 	for _, err := range []error{flowErr, dropErr, warnErr} {
 		if err != nil {
 			r.Problems = append(r.Problems, err.Error())

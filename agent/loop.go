@@ -5,6 +5,7 @@ package agent
 import (
 	"context"
 	"errors"
+	"io"
 	"log/slog"
 	"net/netip"
 	"slices"
@@ -24,8 +25,10 @@ type loop struct {
 	reporter Reporter
 	table    *nft.Table
 	node     *node.Node
+	flows    *conntrack.Netlink
 	auditor  *conntrack.Auditor
 	config   nat.Config
+	takeOver bool
 
 	facts   chan struct{}
 	queries chan chan<- nat.Plan
@@ -43,6 +46,8 @@ type loop struct {
 	unsure  bool
 	backoff backoff
 	waiting bool
+	// lock is held where the table's owner flag does not tell two agents apart.
+	lock io.Closer
 }
 
 // object names what a verdict is about.
@@ -54,7 +59,8 @@ type object struct {
 func newLoop(a *Agent) *loop {
 	return &loop{
 		log: a.log, source: a.options.Source, reporter: a.options.Reporter,
-		table: a.table, node: a.node, auditor: a.auditor, config: a.options.Policy,
+		table: a.table, node: a.node, flows: a.flows, auditor: a.auditor,
+		config: a.options.Policy, takeOver: !a.options.LeavePredecessor,
 		facts: make(chan struct{}, 1), queries: make(chan chan<- nat.Plan),
 		health: &health{}, passes: newPassMetrics(),
 		verdicts: map[object]nat.Verdict{}, gone: map[nat.Key]struct{}{},
@@ -105,7 +111,7 @@ func (l *loop) pass() time.Duration {
 	result, err := l.program(delta)
 	l.passes.observe(time.Since(start), result, err)
 	switch {
-	case errors.Is(err, nft.ErrOwned):
+	case errors.Is(err, nft.ErrOwned), errors.Is(err, node.ErrLocked):
 		return l.waitForOwner(err)
 	case err != nil:
 		delay := l.backoff.delay()
@@ -182,6 +188,9 @@ func (l *loop) followWorkloads(delta *nat.Delta) {
 
 // program writes the differences, or reads and corrects the whole table when it is not sure what the kernel holds.
 func (l *loop) program(delta nat.Delta) (nft.Result, error) {
+	if err := l.acquire(); err != nil {
+		return nft.Result{}, err
+	}
 	if !l.unsure {
 		result, err := l.table.Apply(delta)
 		if err == nil {
@@ -192,13 +201,13 @@ func (l *loop) program(delta nat.Delta) (nft.Result, error) {
 		l.unsure = true
 	}
 	state := l.engine.State()
-	result, err := l.table.Sync(state)
+	result, err := l.syncOrTakeOver(state)
 	if err != nil {
 		return result, err
 	}
 	l.unsure = false
 	// Whatever happened in between, also to an agent that died before its audit was done: every flow is looked at once.
-	l.auditor.Reset(state, conntrack.Look{Everything: true})
+	l.auditor.Reset(state, conntrack.Look{Everything: true, Addresses: result.Former})
 	return result, nil
 }
 

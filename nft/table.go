@@ -6,7 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
+	"net/netip"
 	"os"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -44,6 +47,8 @@ type Result struct {
 	// Replaced is true when the whole table was written, and Reason says why ("" when there was none).
 	Replaced bool
 	Reason   string
+	// Former are the public addresses of removed elements, sorted, when Sync found them in the kernel.
+	Former []netip.Addr
 	// Invalid has an error for each record that was left out because the kernel could not hold it. The others were written.
 	Invalid []error
 }
@@ -187,7 +192,13 @@ func (t *Table) sync(state *nat.State) (Result, error) {
 		return Result{}, err
 	}
 	if reason != "" {
-		return t.replace(c, state, true, reason)
+		former, err := t.readBackends()
+		if err != nil {
+			return Result{}, err
+		}
+		result, err := t.replace(c, state, true, reason)
+		result.Former = sortedSet(slices.Collect(maps.Keys(former)))
+		return result, err
 	}
 	return t.correct(c, state)
 }
@@ -255,7 +266,7 @@ func (t *Table) correct(c *conn, state *nat.State) (Result, error) {
 		return Result{Invalid: invalid}, nil
 	}
 	result, err := t.write(c, del, add)
-	result.Invalid = invalid
+	result.Invalid, result.Former = invalid, formerOf(del)
 	if err == nil && len(strange) > 0 {
 		result.Reason = fmt.Sprintf("elements that natplane does not write in %s", t.layout.defs[strange[0]].name)
 	}

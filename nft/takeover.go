@@ -3,6 +3,7 @@
 package nft
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -31,6 +32,8 @@ const holdPriority nftables.ChainPriority = -310
 type Predecessor struct {
 	// Addresses are the public addresses that it translates, Backends the machines, both sorted.
 	Addresses, Backends []netip.Addr
+	// Unreadable says which of its maps could not be read, if any: it may not be what its name says.
+	Unreadable error
 }
 
 func cozyProxy() *nftables.Table {
@@ -63,7 +66,7 @@ func readPredecessor(c *conn) (*Predecessor, error) {
 	for _, name := range []string{predecessorEgress, predecessorIngress} {
 		pairs, err := readPairs(c, name)
 		if err != nil {
-			return nil, fmt.Errorf("table ip %s, map %s: %w", predecessorTable, name, err)
+			p.Unreadable = errors.Join(p.Unreadable, fmt.Errorf("table ip %s, map %s: %w", predecessorTable, name, err))
 		}
 		for _, pair := range pairs {
 			backend, public := pair[0], pair[1]

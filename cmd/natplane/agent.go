@@ -25,6 +25,7 @@ type agentFlags struct {
 	http       string
 	logFormat  string
 	logLevel   string
+	takeOver   bool
 	unowned    bool
 }
 
@@ -33,6 +34,7 @@ func (f *agentFlags) register(fs *pflag.FlagSet) {
 	fs.StringVar(&f.manifests, "manifests", "", "read objects from the YAML files of this directory and follow their changes")
 	fs.StringVar(&f.kubeconfig, "kubeconfig", "", "kubeconfig of the API server (default in-cluster)")
 	fs.StringVar(&f.http, "http-address", defaultHTTP, "where /healthz, /readyz, /metrics and /debug/state are served")
+	fs.BoolVar(&f.takeOver, "take-over", true, "replace the table of cozy-proxy where there is one; open connections go on")
 	fs.StringVar(&f.logFormat, "log-format", "text", "text or json")
 	fs.StringVar(&f.logLevel, "log-level", "info", "debug, info, warn or error")
 	fs.BoolVar(&f.unowned, "unowned", false, "do not own the table, as on kernels before 6.9 (for tests)")
@@ -71,7 +73,9 @@ func runAgent(ctx context.Context, args []string, stdio stdio) error {
 		Source:  source,
 		HTTP:    listener,
 		Log:     log,
-		Unowned: flags.unowned,
+
+		LeavePredecessor: !flags.takeOver,
+		Unowned:          flags.unowned,
 	})
 	if err != nil {
 		return err
