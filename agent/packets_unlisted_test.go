@@ -4,6 +4,7 @@ package agent_test
 
 import (
 	"net/netip"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -228,4 +229,27 @@ func TestFieldCase_B31_NothingLoopsBetweenRouterAndNode(t *testing.T) {
 	p.objects.deleteSlices(tenantNamespace + "web")
 	p.settle()
 	swallows(tcpSegment(22, testenv.SYN), tcpSegment(23, testenv.SYN), echo, udpDatagram(9))
+}
+
+// TestWholeAddressSwallowsWhatCannotBeTracked: there is no flow to translate by, and the node must neither forward nor answer it.
+func TestWholeAddressSwallowsWhatCannotBeTracked(t *testing.T) {
+	t.Parallel()
+	p := wholePlane(t)
+	w := p.wires()
+	untrackable := []string{
+		"lone RST", "lone SYN-ACK to a listed port", "no flags, to a listed port", "error about nothing", "lone echo reply",
+		"TCP without a header", "TCP ports and no more", "TCP header cut short", "UDP without a header", "UDP ports and no more", "half a port",
+		"SCTP without a header", "ICMP without a header", "neighbour solicitation from afar", "MLD report from afar",
+	}
+	eachFamily(t, func(t *testing.T, f testenv.Family) {
+		tried := 0
+		for _, u := range unlistedPackets() {
+			if !slices.Contains(untrackable, u.name) || u.only != 0 && u.only != f {
+				continue
+			}
+			tried++
+			t.Run(u.name, func(t *testing.T) { w.requireSwallowed(t, u.packet(p.topo.Ext.Addr(f), public(f, 10))) })
+		}
+		require.GreaterOrEqual(t, tried, len(untrackable)-2)
+	})
 }
