@@ -15,6 +15,8 @@ import (
 const (
 	// calm is how long a kind must have been followed for its next trouble to count as the first again.
 	calm = 20 * time.Second
+	// patience is how long a kind may be refused before the log says so: a server that just started refuses every account for a moment.
+	patience = 3 * time.Second
 	// absentPoll and absentPollMax are the delays between two questions for a kind that the server does not know: it heals within seconds,
 	// and a thousand nodes of a cluster without the CRD ask 100 times a second in all.
 	absentPoll    = time.Second
@@ -33,8 +35,9 @@ type follower struct {
 	store     *store
 	reflector *cache.Reflector
 	retry     wait.Backoff
-	// missing counts the polls in a row that did not find the kind on the server.
-	missing int
+	// failing is since when the kind could not be read; zero when it can. loud is true once the log said so.
+	failing time.Time
+	loud    bool
 }
 
 func newFollower(s *Source, k *kind) *follower {
@@ -69,14 +72,21 @@ func (f *follower) run(ctx context.Context) {
 
 // answered ends whatever was wrong with the kind.
 func (f *follower) answered() {
-	f.missing = 0
-	if f.source.setProblem(f.kind.name, "") {
+	f.failing = time.Time{}
+	f.source.setProblem(f.kind.name, "")
+	if f.loud {
+		f.loud = false
 		f.source.log.Info("read again", "kind", f.kind.name)
 	}
 }
 
 func (f *follower) trouble(text string) {
-	if f.source.setProblem(f.kind.name, text) {
+	f.source.setProblem(f.kind.name, text)
+	if f.failing.IsZero() {
+		f.failing = time.Now()
+	}
+	if !f.loud && time.Since(f.failing) > patience {
+		f.loud = true
 		f.source.log.Warn("objects cannot be read; the last known ones stay in force", "kind", f.kind.name, "problem", text)
 	}
 }
@@ -96,11 +106,13 @@ func (f *follower) absent(ctx context.Context, err error) bool {
 func (f *follower) await(ctx context.Context) {
 	delays := wait.Backoff{Duration: absentPoll, Factor: 1.5, Jitter: 0.2, Steps: 20, Cap: absentPollMax}
 	text := fmt.Sprintf("%s are not served: the API server does not know the kind (its CRD is absent)", f.kind.name)
-	if f.source.setProblem(f.kind.name, text) {
+	f.source.setProblem(f.kind.name, text)
+	if !f.loud {
+		f.loud = true
 		f.source.log.Info("the kind is not served; asking for it now and then", "kind", f.kind.name)
 	}
-	for f.missing = 1; ctx.Err() == nil; {
-		if f.missing >= 2 || f.store.size() == 0 {
+	for missing := 1; ctx.Err() == nil; {
+		if missing >= 2 || f.store.size() == 0 {
 			_ = f.store.Replace(nil, "") // fails only for an object, and there is none
 		}
 		pause(ctx, delays.Step())
@@ -109,7 +121,7 @@ func (f *follower) await(ctx context.Context) {
 		case served:
 			return
 		default:
-			f.missing++
+			missing++
 		}
 	}
 }

@@ -59,6 +59,7 @@ func (g *gate) RoundTrip(req *http.Request) (*http.Response, error) {
 		switch {
 		case err == nil:
 			g.open()
+			hasten(resp)
 		case ctx.Err() != nil:
 			// The sender gave up; that says nothing about the server.
 		case !trying && read && attempt == 0:
@@ -128,6 +129,14 @@ func (g *gate) open() {
 	close(opened)
 	g.log.Info("the API server is back", "away", time.Since(since).Round(time.Millisecond))
 	g.notify()
+}
+
+// hasten shortens the 5 s that a starting server asks for before it knows which paths it serves (503, Retry-After): client-go would obey
+// within the request, and a node has to be up to date within 2 s. An overloaded server (429) gets the time that it asks for.
+func hasten(resp *http.Response) {
+	if resp.StatusCode == http.StatusServiceUnavailable && resp.Header.Get("Retry-After") != "" {
+		resp.Header.Set("Retry-After", "1")
+	}
 }
 
 // state tells whether the gate is open, and if not since when and why. The text is the same throughout an outage of one cause.

@@ -140,8 +140,8 @@ func (s *Source) signal() {
 	}
 }
 
-// setProblem records what is wrong with a kind; an empty text means nothing is. It reports whether that is news.
-func (s *Source) setProblem(kind, text string) bool {
+// setProblem records what is wrong with a kind; an empty text means nothing is.
+func (s *Source) setProblem(kind, text string) {
 	s.mu.Lock()
 	news := s.problems[kind] != text
 	if text == "" {
@@ -153,5 +153,4 @@ func (s *Source) setProblem(kind, text string) bool {
 	if news {
 		s.signal()
 	}
-	return news
 }
