@@ -91,6 +91,11 @@ func TestOwnership(t *testing.T) {
 			a/one: Programmed
 			b/two: Programmed
 			c/three: NoBackend`},
+		{name: "echo is not kept by a Service that holds nothing", objs: with(at("a/one", 3).icmp(), at("b/two", 2).ports("80").icmp()), want: `
+			203.0.113.10 b/two echo>10.0.0.2 TCP80>10.0.0.2:80 @10.0.0.2
+			10.0.0.2 leaves 203.0.113.10 of b/two
+			a/one: NoPorts
+			b/two: Programmed`},
 		{name: "an empty list claims nothing", objs: with(at("a/one", 2), at("b/two", 1).whole()), want: `
 			203.0.113.10 b/two whole>10.0.0.2 @10.0.0.2
 			10.0.0.2 leaves 203.0.113.10 of b/two
