@@ -79,6 +79,11 @@ func TestFieldCase_B26_OneClientPortToSeveralAddresses(t *testing.T) {
 			require.NoError(t, err)
 			open = append(open, also)
 		}
+		for _, last := range []int{10, 11, 12} {
+			// One after the other, but the flow of the one before is still there.
+			_, err := testenv.Echo{Dst: public(f, last), ID: 77, Seq: 1}.Ping(ext.NS, patience)
+			require.NoError(t, err)
+		}
 		for range 3 {
 			seen := map[netip.AddrPort]int{}
 			for _, conn := range open {
@@ -131,6 +136,32 @@ func TestOwnConnectionsLeaveWithThePrimary(t *testing.T) {
 		_, err := echo.Ping(web.NS, patience)
 		require.NoError(t, err)
 		require.Equal(t, public(f, 10), arrival(t, atExt, "request", marked(string(echo.Payload))).Src)
+	})
+}
+
+// TestProtocolsWithoutPortsAreNeverMixedUp: a client that speaks GRE or the like to two addresses of one machine makes two flows that
+// nothing tells apart behind the translation. The first one goes on; the second is refused and never answered from the first address.
+func TestProtocolsWithoutPortsAreNeverMixedUp(t *testing.T) {
+	t.Parallel()
+	p := severalAddresses(t)
+	web, ext := p.topo.Web, p.topo.Ext
+	for _, ns := range []*testenv.NetNS{web.NS, ext.NS} {
+		testenv.Absorb(t, ns, unix.IPPROTO_GRE)
+	}
+	eachFamily(t, func(t *testing.T, f testenv.Family) {
+		atWeb, atExt := testenv.CaptureT(t, web.NS, web.If), testenv.CaptureT(t, ext.NS, clientIf)
+		gre := func(src, dst netip.Addr, mark string) []byte {
+			return testenv.IPHeader{Src: src, Dst: dst, Proto: unix.IPPROTO_GRE}.Packet([]byte("\x00\x00\x08\x00" + mark))
+		}
+		send(t, ext.NS, gre(ext.Addr(f), public(f, 10), "to the first"))
+		send(t, ext.NS, gre(ext.Addr(f), public(f, 12), "to the second"))
+		arrival(t, atWeb, "the first", marked("to the first"))
+		atWeb.Never(t, "the second", marked("to the second"))
+		send(t, web.NS, gre(web.Addr(f), ext.Addr(f), "answer"))
+		require.Equal(t, public(f, 10), arrival(t, atExt, "answer", marked("answer")).Src)
+		// Another client has no such clash.
+		send(t, p.topo.Ext2.NS, gre(p.topo.Ext2.Addr(f), public(f, 12), "of another"))
+		arrival(t, atWeb, "another client's", marked("of another"))
 	})
 }
 
