@@ -74,8 +74,8 @@ func TestFieldCase_B20_PortListMachineDialsItself(t *testing.T) {
 	eachFamily(t, func(t *testing.T, f testenv.Family) {
 		visit{name: "itself", from: web.NS, to: public(f, 10), port: 443, sees: public(f, 10), at: web.Addr(f)}.check(t)
 		visit{name: "other", from: web.NS, to: public(f, 20), port: 443, sees: public(f, 10), at: db.Addr(f)}.check(t)
-		visit{name: "not listed", from: web.NS, to: public(f, 20)}.refused(t)
-		visit{name: "not listed, itself", from: web.NS, to: public(f, 10)}.refused(t)
+		allRefused(t, visit{name: "not listed", from: web.NS, to: public(f, 20)},
+			visit{name: "not listed, itself", from: web.NS, to: public(f, 10)})
 	})
 }
 
@@ -228,9 +228,8 @@ func TestFieldCase_B41_NodeProcessesReachMachines(t *testing.T) {
 			visit{name: "local", from: nodeA.NS, to: public(f, 10), sees: nodeA.Addr(f), at: web.Addr(f)}.check(t)
 			visit{name: "elsewhere", from: nodeA.NS, to: public(f, 30), sees: nodeB.Addr(f), at: mail.Addr(f)}.check(t)
 			visit{name: "from the other node", from: nodeB.NS, to: public(f, 10), sees: nodeA.Addr(f), at: web.Addr(f)}.check(t)
-			for _, last := range []int{10, 30} {
-				visit{name: "a port of the node", from: nodeA.NS, to: public(f, last), port: nodeOnly}.refused(t)
-			}
+			allRefused(t, visit{name: "a port of the node", from: nodeA.NS, to: public(f, 10), port: nodeOnly},
+				visit{name: "a port of the other node", from: nodeA.NS, to: public(f, 30), port: nodeOnly})
 		})
 	}
 	t.Run("whole", check)
@@ -245,9 +244,11 @@ func TestFieldCase_B41_NodeProcessesReachMachines(t *testing.T) {
 	p.settle()
 	t.Run("the node has the address too", func(t *testing.T) {
 		eachFamily(t, func(t *testing.T, f testenv.Family) {
+			var closed []visit
 			for _, ns := range []*testenv.NetNS{nodeA.NS, nodeB.NS, p.topo.Ext.NS, p.topo.Pod.NS} {
-				visit{name: "a port of the node", from: ns, to: public(f, 10), port: nodeOnly}.refused(t)
+				closed = append(closed, visit{name: "a port of the node, from " + ns.Name(), from: ns, to: public(f, 10), port: nodeOnly})
 			}
+			allRefused(t, closed...)
 			// The masquerade may take any address of the node then, this one too.
 			for _, ns := range []*testenv.NetNS{nodeA.NS, nodeB.NS, p.topo.Ext.NS, p.topo.Pod.NS} {
 				conn := overTCP().connect(t, ns, anywhere(), netip.AddrPortFrom(public(f, 10), appPort))

@@ -120,13 +120,20 @@ func (v visit) check(t *testing.T) {
 // refused is a visit that must fail in TCP and UDP.
 func (v visit) refused(t *testing.T) {
 	t.Helper()
-	if v.port == 0 {
-		v.port = appPort
-	}
+	allRefused(t, v)
+}
+
+// allRefused makes all visits at once, since each has to wait for an answer that does not come.
+func allRefused(t *testing.T, visits ...visit) {
+	t.Helper()
 	transports := []transport{overTCP(), overUDP()}
-	errs := make([]error, len(transports))
+	errs := make([]error, len(visits)*len(transports))
 	var dials sync.WaitGroup
-	for i, tr := range transports {
+	for i := range errs {
+		v, tr := visits[i/len(transports)], transports[i%len(transports)]
+		if v.port == 0 {
+			v.port = appPort
+		}
 		dials.Go(func() {
 			var conn *testenv.Conn
 			if conn, errs[i] = tr.dial(v.from, anywhere(), netip.AddrPortFrom(v.to, v.port), soon); errs[i] == nil {
@@ -135,8 +142,9 @@ func (v visit) refused(t *testing.T) {
 		})
 	}
 	dials.Wait()
-	for i, tr := range transports {
-		testenv.Unreachable(t, v.name+", "+tr.name, func() error { return errs[i] })
+	for i, err := range errs {
+		what := visits[i/len(transports)].name + ", " + transports[i%len(transports)].name
+		testenv.Unreachable(t, what, func() error { return err })
 	}
 }
 
