@@ -100,6 +100,9 @@ func (a *Agent) Run(ctx context.Context) error {
 	group.Go(func() error { a.auditor.Run(ctx); return nil })
 	group.Go(func() error { return a.table.Watch(ctx) })
 	group.Go(func() error { return a.loop.run(ctx) })
+	if a.options.Reporter != nil {
+		group.Go(func() error { a.options.Reporter.Run(ctx); return nil })
+	}
 	if a.options.HTTP != nil {
 		group.Go(func() error { return serve(ctx, a.options.HTTP, a.handler()) })
 	}
@@ -112,7 +115,15 @@ func (a *Agent) Run(ctx context.Context) error {
 }
 
 // Health says how the agent is.
-func (a *Agent) Health() Health { return a.loop.health.get(time.Now()) }
+func (a *Agent) Health() Health {
+	h := a.loop.health.get(time.Now())
+	if source, may := a.options.Source.(connected); may {
+		if ok, why := source.Connected(); !ok {
+			h.Ready, h.Disconnected = false, why
+		}
+	}
+	return h
+}
 
 // AuditStats says what the flow audit did and what it still has to do.
 func (a *Agent) AuditStats() conntrack.Stats { return a.auditor.Stats() }

@@ -15,6 +15,9 @@ const (
 // backoff doubles from firstRetry to lastRetry.
 type backoff struct{ next time.Duration }
 
+// lasting reports whether a fault outlived several tries.
+func (b *backoff) lasting() bool { return b.next >= 8*firstRetry }
+
 func (b *backoff) delay() time.Duration {
 	d := max(b.next, firstRetry)
 	b.next = min(2*d, lastRetry)

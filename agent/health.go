@@ -24,6 +24,8 @@ type Health struct {
 	Programmed bool `json:"programmed"`
 	// Waiting says what the agent waits for, if anything.
 	Waiting string `json:"waiting,omitempty"`
+	// Disconnected says why the source cannot be followed now, if so; what it delivered before stays in force.
+	Disconnected string `json:"disconnected,omitempty"`
 	// LastError is the reason why Programmed is false.
 	LastError string `json:"lastError,omitempty"`
 	// Predecessor is true while cozy-proxy's table is on the node and natplane was told to leave it.
@@ -84,6 +86,8 @@ func (h Health) explain() string {
 		return "ok"
 	case h.Waiting != "":
 		return h.Waiting
+	case h.Disconnected != "":
+		return h.Disconnected
 	case h.LastError != "":
 		return "programming failed: " + h.LastError
 	case !h.Synced:

@@ -117,7 +117,11 @@ func (l *loop) pass() time.Duration {
 		delay := l.backoff.delay()
 		l.health.failed(err)
 		l.log.Error("programming failed; what is in the kernel goes on", "error", err, "retry", delay)
+		l.reportFailure(err)
 		return delay
+	}
+	for _, invalid := range result.Invalid {
+		l.log.Error("a record was left out of the table", "error", invalid)
 	}
 	l.settled(result, time.Since(start))
 	return 0
@@ -234,6 +238,19 @@ func (l *loop) settled(result nft.Result, took time.Duration) {
 	if l.reporter != nil {
 		l.reporter.Report(verdicts, gone)
 	}
+}
+
+// reportFailure tells the objects that wait for the kernel why, once the fault is more than a passing one.
+func (l *loop) reportFailure(err error) {
+	if l.reporter == nil || !l.backoff.lasting() {
+		return
+	}
+	verdicts := sortedVerdicts(l.verdicts)
+	for i := range verdicts {
+		verdicts[i].Programmed, verdicts[i].Reason = false, nat.ReasonFailed
+		verdicts[i].Message = "the kernel refused: " + err.Error()
+	}
+	l.reporter.Report(verdicts, nil)
 }
 
 // waitForOwner is what an agent does while another one owns the table (R17).

@@ -22,7 +22,16 @@ type Source interface {
 	Problems() []string
 }
 
-// Reporter tells others what became of their objects. It must not block: the loop calls it.
+// connected is what a Source has that may lose what it follows. What it delivered stays in force, but the agent is not ready.
+type connected interface {
+	Connected() (ok bool, why string)
+}
+
+// Reporter tells others what became of their objects.
 type Reporter interface {
+	// Run writes what was reported until ctx ends.
+	Run(ctx context.Context)
+	// Report takes the verdicts that changed, once the kernel holds what they say, and the Services that are no longer ours. It
+	// must not block: the loop calls it.
 	Report(changed []nat.Verdict, gone []nat.Key)
 }

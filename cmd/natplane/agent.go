@@ -12,7 +12,6 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/natplane/natplane/agent"
-	"github.com/natplane/natplane/agent/manifests"
 )
 
 // defaultHTTP is loopback: state and metrics name tenants' addresses.
@@ -59,7 +58,7 @@ func runAgent(ctx context.Context, args []string, stdio stdio) error {
 	if err != nil {
 		return err
 	}
-	source, err := flags.source(log)
+	objects, err := flags.open(&policy, log)
 	if err != nil {
 		return err
 	}
@@ -68,11 +67,12 @@ func runAgent(ctx context.Context, args []string, stdio stdio) error {
 		return fmt.Errorf("--http-address %s: %w", flags.http, err)
 	}
 	a, err := agent.New(agent.Options{
-		Policy:  policy,
-		Uplinks: flags.policy.uplinks,
-		Source:  source,
-		HTTP:    listener,
-		Log:     log,
+		Policy:   policy,
+		Uplinks:  flags.policy.uplinks,
+		Source:   objects.source,
+		Reporter: objects.reporter,
+		HTTP:     listener,
+		Log:      log,
 
 		LeavePredecessor: !flags.takeOver,
 		Unowned:          flags.unowned,
@@ -81,29 +81,6 @@ func runAgent(ctx context.Context, args []string, stdio stdio) error {
 		return err
 	}
 	return a.Run(ctx)
-}
-
-// source is the manifest directory or, without one, the API server.
-func (f *agentFlags) source(log *slog.Logger) (agent.Source, error) {
-	if f.manifests == "" {
-		return nil, usagef("--manifests is missing: this version reads objects from a directory only")
-	}
-	source, err := manifests.Open(f.manifests, log)
-	if err != nil {
-		return nil, err
-	}
-	return manifestSource{source}, nil
-}
-
-// manifestSource shows the problems of manifests as the loop wants them.
-type manifestSource struct{ *manifests.Source }
-
-func (s manifestSource) Problems() []string {
-	texts := []string{}
-	for _, p := range s.Source.Problems() {
-		texts = append(texts, p.String())
-	}
-	return texts
 }
 
 func newLogger(w io.Writer, format, level string) (*slog.Logger, error) {
