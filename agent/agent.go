@@ -35,6 +35,9 @@ type Options struct {
 	LeavePredecessor bool
 	// Unowned forgoes the table's owner flag, as on kernels before 6.9.
 	Unowned bool
+
+	// hooks are for tests of this package.
+	hooks hooks
 }
 
 // Agent keeps one node's kernel as the objects say.
@@ -43,7 +46,7 @@ type Agent struct {
 	log     *slog.Logger
 	table   *nft.Table
 	node    *node.Node
-	flows   *conntrack.Netlink
+	flows   conntrack.Table
 	auditor *conntrack.Auditor
 	loop    *loop
 }
@@ -69,12 +72,15 @@ func (a *Agent) open() (err error) {
 	if a.node, err = node.Open(node.Options{NetNS: a.options.NetNS, Uplinks: a.options.Uplinks, Log: a.log}); err != nil {
 		return err
 	}
-	if a.table, err = nft.Open(nft.Options{NetNS: a.options.NetNS, Log: a.log, Unowned: a.options.Unowned}); err != nil {
+	table := nft.Options{NetNS: a.options.NetNS, Log: a.log, Unowned: a.options.Unowned, Commit: a.options.hooks.commit}
+	if a.table, err = nft.Open(table); err != nil {
 		return err
 	}
-	if a.flows, err = conntrack.Open(a.options.NetNS); err != nil {
+	flows, err := conntrack.Open(a.options.NetNS)
+	if err != nil {
 		return err
 	}
+	a.flows = a.options.hooks.wrap(flows)
 	a.auditor = conntrack.NewAuditor(a.flows, conntrack.Config{Log: a.log})
 	return nil
 }

@@ -25,13 +25,13 @@ type loop struct {
 	reporter Reporter
 	table    *nft.Table
 	node     *node.Node
-	flows    *conntrack.Netlink
+	flows    conntrack.Table
 	auditor  *conntrack.Auditor
 	config   nat.Config
 	takeOver bool
 
 	facts   chan struct{}
-	queries chan chan<- nat.Plan
+	queries chan func()
 	health  *health
 	passes  *passMetrics
 
@@ -61,7 +61,7 @@ func newLoop(a *Agent) *loop {
 		log: a.log, source: a.options.Source, reporter: a.options.Reporter,
 		table: a.table, node: a.node, flows: a.flows, auditor: a.auditor,
 		config: a.options.Policy, takeOver: !a.options.LeavePredecessor,
-		facts: make(chan struct{}, 1), queries: make(chan chan<- nat.Plan),
+		facts: make(chan struct{}, 1), queries: make(chan func()),
 		health: &health{}, passes: newPassMetrics(),
 		verdicts: map[object]nat.Verdict{}, gone: map[nat.Key]struct{}{},
 		unsure: true,
@@ -83,8 +83,8 @@ func (l *loop) run(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case reply := <-l.queries:
-			reply <- l.plan()
+		case query := <-l.queries:
+			query()
 			continue
 		case <-l.table.Changed():
 			l.log.Warn("the table was changed by others; reading it again")
@@ -273,12 +273,20 @@ func (l *loop) plan() nat.Plan {
 
 // Plan returns what the agent translates now, as `natplane plan` would print it.
 func (a *Agent) Plan(ctx context.Context) (nat.Plan, error) {
-	reply := make(chan nat.Plan, 1)
+	var plan nat.Plan
+	err := a.loop.query(ctx, func() { plan = a.loop.plan() })
+	return plan, err
+}
+
+// query runs f between two passes.
+func (l *loop) query(ctx context.Context, f func()) error {
+	done := make(chan struct{})
 	select {
-	case a.loop.queries <- reply:
-		return <-reply, nil
+	case l.queries <- func() { f(); close(done) }:
+		<-done
+		return nil
 	case <-ctx.Done():
-		return nat.Plan{}, ctx.Err()
+		return ctx.Err()
 	}
 }
 

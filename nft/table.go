@@ -38,6 +38,8 @@ type Options struct {
 	Log *slog.Logger
 	// Unowned leaves the table without the owner and persist flags, as on a kernel before 6.9. Others can change it then.
 	Unowned bool
+	// Commit, if any, is called in place of send for every transaction; tests put failures here.
+	Commit func(send func() error) error
 }
 
 // Result says what a transaction changed. The zero value is nothing.
@@ -85,6 +87,9 @@ func Open(o Options) (*Table, error) {
 	t := &Table{
 		netns: o.NetNS, log: o.Log, layout: newLayout(), unsure: true,
 		flush: (*nftables.Conn).Flush, changed: make(chan struct{}, 1),
+	}
+	if o.Commit != nil {
+		t.flush = func(c *nftables.Conn) error { return o.Commit(c.Flush) }
 	}
 	if t.log == nil {
 		t.log = slog.New(slog.DiscardHandler)
