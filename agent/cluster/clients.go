@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/netip"
 	"net/url"
+	"strings"
 	"time"
 
 	"k8s.io/client-go/dynamic"
@@ -77,15 +78,14 @@ func (w warnings) HandleWarningHeaderWithContext(ctx context.Context, code int, 
 // ServerAddresses returns the address of the API server when the configuration names it by address, as it does in a Pod. It must never
 // become public (R7).
 func ServerAddresses(config *rest.Config) []netip.Addr {
-	u, err := url.Parse(config.Host)
-	if err != nil {
-		return nil
+	host := config.Host
+	if u, err := url.Parse(host); err == nil && u.Host != "" {
+		host = u.Host
 	}
-	host := u.Hostname()
-	if host == "" { // "10.96.0.1:443" parses as scheme and opaque, or not at all
-		host, _, _ = net.SplitHostPort(config.Host)
+	if name, _, err := net.SplitHostPort(host); err == nil {
+		host = name
 	}
-	addr, err := netip.ParseAddr(host)
+	addr, err := netip.ParseAddr(strings.Trim(host, "[]"))
 	if err != nil {
 		return nil
 	}
