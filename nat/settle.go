@@ -132,9 +132,6 @@ func (e *Engine) settleAddresses(d *dirty) []Change[Address] {
 			continue // only a shard has to do with it
 		}
 		before := c.record
-		for _, g := range c.grants {
-			d.verdicts.add(g.service.key)
-		}
 		c.grants = divide(c.claimants, shard)
 		for _, s := range c.claimants {
 			d.verdicts.add(s.key)
