@@ -19,6 +19,7 @@ import (
 
 	"github.com/natplane/natplane/agent"
 	"github.com/natplane/natplane/agent/manifests"
+	"github.com/natplane/natplane/conntrack"
 	"github.com/natplane/natplane/nat"
 	"github.com/natplane/natplane/testenv"
 )
@@ -307,6 +308,9 @@ func (p *plane) start(name string, edits ...func(*agent.Options)) {
 		NetNS:  p.node(name).NS.FD(),
 		Source: source,
 		Log:    slog.New(slog.NewTextHandler(testWriter{p.t}, &slog.HandlerOptions{Level: slog.LevelWarn})),
+	}
+	if auditIsOff() {
+		agent.WrapFlows(&options, func(t conntrack.Table) conntrack.Table { return blindTable{t} })
 	}
 	for _, edit := range edits {
 		edit(&options)
