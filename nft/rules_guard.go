@@ -58,11 +58,7 @@ func ingressGuardRules() []rule {
 	}
 	// jump source_ranges
 	rules = append(rules, newRule("new packets: is the client admitted?", jump(sourceRanges)))
-	for _, f := range families() {
-		// ct state invalid,untracked ip daddr @hosted4 counter drop
-		rules = append(rules, newRule("hosted here and never translated: no flow to translate by",
-			ctState(expr.CtStateBitINVALID|expr.CtStateBitUNTRACKED), f.guard(), f.daddrIn(hosted4), drop()))
-	}
+	rules = append(rules, hostedRules()...)
 	for _, f := range families() {
 		// ct state invalid,untracked iifname @uplink_if ip daddr @public4 counter drop
 		rules = append(rules, newRule("from outside and never translated: would go back to the router",
@@ -89,14 +85,28 @@ func neighbourDiscovery() rule {
 	return r
 }
 
+// hostedRules drops what the kernel does not track, so that NAT never sees it, on its way to an address hosted here.
+func hostedRules() []rule {
+	var rules []rule
+	for _, f := range families() {
+		// ct state invalid,untracked ip daddr @hosted4 counter drop
+		rules = append(rules, newRule("hosted here and never translated: no flow to translate by",
+			ctState(expr.CtStateBitINVALID|expr.CtStateBitUNTRACKED), f.guard(), f.daddrIn(hosted4), drop()))
+	}
+	return rules
+}
+
 // localGuardRules is for the connections of the node's own processes.
 func localGuardRules() []rule {
-	return []rule{
+	rules := []rule{
 		// ct state established accept
 		newRule("an established packet costs this one rule", ctState(expr.CtStateBitESTABLISHED), accept()),
+		// icmpv6 type { nd-router-solicit, ... } ip6 hoplimit 255 accept
+		neighbourDiscovery(),
 		// jump source_ranges
 		newRule("source ranges hold for the node's own processes too", jump(sourceRanges)),
 	}
+	return append(rules, hostedRules()...)
 }
 
 // egressGuardRules keeps private sources in. It runs after source translation.
@@ -114,6 +124,11 @@ func egressGuardRules() []rule {
 		// ct state invalid,untracked ip saddr @managed4 ip daddr != @cluster4 counter drop
 		rules = append(rules, newRule("from a backend and never translated: no flow to translate by",
 			ctState(untranslatable), f.guard(), f.saddrIn(managed4), f.daddrNotIn(cluster4), drop()))
+	}
+	for _, f := range families() {
+		// iifname @uplink_if oifname @uplink_if ip daddr @public4 counter drop
+		rules = append(rules, newRule("an old flow, never translated: would go back to the router",
+			iifIn(uplinkIf), oifIn(uplinkIf), f.guard(), f.daddrIn(public4), drop()))
 	}
 	for _, f := range families() {
 		// oifname @uplink_if ip saddr @managed4 ip daddr != @cluster4 jump leak
