@@ -205,6 +205,44 @@ func nodeProcesses(t *testing.T, node *testenv.Node) []*testenv.Server {
 	return list
 }
 
+// TestUnlistedFromInsideGoesNowhere: a neighbour and a process of the node are refused as a client outside is (R12), and what they send
+// is not handed to the router either.
+func TestUnlistedFromInsideGoesNowhere(t *testing.T) {
+	t.Parallel()
+	p := tenantPlane(t)
+	node, web := p.topo.NodeA, p.topo.Web
+	p.serve(web, exposure{name: "web", public: dual(11), ports: []corev1.ServicePort{tcpPort("ssh", 22), udpPort("dns", 53)}})
+	p.serve(p.topo.DB, exposure{name: "db", public: dual(20), whole: true})
+	overTCP().serveOn(t, web.NS, 22)
+	overTCP().serveOn(t, web.NS, 23)
+	w := p.wires()
+	eachFamily(t, func(t *testing.T, f testenv.Family) {
+		toPublic := func(pk testenv.Packet) bool { return pk.Dst == public(f, 11) || pk.Src == public(f, 11) }
+		for _, from := range []testenv.Host{p.topo.Pod.Host, p.topo.DB.Host, web.Host, node.Host} {
+			t.Run(from.Name, func(t *testing.T) {
+				require.NoError(t, w.atWeb.Reset())
+				for _, u := range unlistedPackets() {
+					if u.only != 0 && u.only != f {
+						continue
+					}
+					err := testenv.SendIP(from.NS, u.packet(from.Addr(f), public(f, 11)))
+					if from.NS == node.NS && testenv.IsUnreachable(err) {
+						continue // the drop in its output hook
+					}
+					require.NoError(t, err, u.name)
+				}
+				w.atWeb.Never(t, "unlisted at the machine", func(pk testenv.Packet) bool {
+					return pk.Dir == testenv.In && !isNeighbourDiscovery(pk) && pk.ICMPType != 143
+				})
+				w.uplink.Never(t, "handed to the router", toPublic)
+				conn := overTCP().connect(t, from.NS, anywhere(), netip.AddrPortFrom(public(f, 11), 22))
+				require.Equal(t, netip.AddrPortFrom(web.Addr(f), 22), conn.PeerLocal)
+				require.NoError(t, conn.Abort())
+			})
+		}
+	})
+}
+
 // TestFieldCase_B31_NothingLoopsBetweenRouterAndNode: neither an unlisted port nor an address that lost its only endpoint.
 func TestFieldCase_B31_NothingLoopsBetweenRouterAndNode(t *testing.T) {
 	t.Parallel()
