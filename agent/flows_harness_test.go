@@ -22,6 +22,9 @@ import (
 	"github.com/natplane/natplane/testenv"
 )
 
+// cutWait is how long a test waits for an answer of a conversation that has ended: a hundred times what an open one takes.
+const cutWait = 100 * time.Millisecond
+
 // auditIsOff lets a person see that the tests of the flow audit fail without it: NATPLANE_TEST_NO_AUDIT=1 go test -run TestFlows ./agent.
 func auditIsOff() bool { return os.Getenv("NATPLANE_TEST_NO_AUDIT") != "" }
 
@@ -182,7 +185,7 @@ func isCut(err error) bool {
 // requireCut shows that a conversation has ended: no answer comes from where it was dialled.
 func requireCut(t testing.TB, what string, c *testenv.Conn) {
 	t.Helper()
-	c.SetTimeout(soon)
+	c.SetTimeout(cutWait)
 	err := c.RoundTrip()
 	require.Error(t, err, "%s: goes on", what)
 	require.True(t, isCut(err), "%s: %v", what, err)
