@@ -177,6 +177,21 @@ func (w wire) requireSilence(t testing.TB, s *sender) {
 	})
 }
 
+// requireSilentPort shows that nothing of a sender reaches one port of the machine any more.
+func (w wire) requireSilentPort(t testing.TB, s *sender, port uint16) {
+	t.Helper()
+	require.NoError(t, w.Reset())
+	s.goesOn(t)
+	w.Never(t, fmt.Sprintf("datagram of %s at %s port %d", s.from, w.machine.Name, port), func(p testenv.Packet) bool {
+		return p.Dir == testenv.In && p.Src == s.from.Addr() && p.SrcPort == s.from.Port() && p.DstPort == port
+	})
+}
+
+// translated leaves those whose destination or source was.
+func translated(flows []conntrack.Flow) []conntrack.Flow {
+	return slices.DeleteFunc(flows, func(f conntrack.Flow) bool { return f.Orig.Dst == f.Reply.Src && f.Orig.Src == f.Reply.Dst })
+}
+
 // isCut tells the errors of a conversation that was ended, also of one that was written to after the peer's reset.
 func isCut(err error) bool {
 	return testenv.IsUnreachable(err) || errors.Is(err, io.EOF) || errors.Is(err, unix.EPIPE)
