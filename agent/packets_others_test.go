@@ -76,11 +76,24 @@ func TestPublicAddressesOfNobodyAreSwallowed(t *testing.T) {
 	for _, last := range []int{12, 30} {
 		p.announce(last, p.topo.NodeA)
 		eachFamily(t, func(t *testing.T, f testenv.Family) {
-			for _, packet := range strays(t, p.topo.Ext.Addr(f), public(f, last)) {
-				w.requireSwallowed(t, packet)
-			}
+			w.requireAllSwallowed(t, strays(t, p.topo.Ext.Addr(f), public(f, last)))
 		})
 	}
+}
+
+// requireAllSwallowed is requireSwallowed for many packets of the client to one address.
+func (w wires) requireAllSwallowed(t *testing.T, packets [][]byte) {
+	t.Helper()
+	sent, err := testenv.ParsePacket(packets[0])
+	require.NoError(t, err)
+	require.NoError(t, w.uplink.Reset())
+	for _, packet := range packets {
+		send(t, w.p.topo.Ext.NS, packet)
+	}
+	require.NoError(t, w.uplink.Flush())
+	require.Equal(t, len(packets), w.uplink.Count(func(pk testenv.Packet) bool { return concerns(pk, sent) }), "packets on the uplink")
+	w.uplink.Never(t, "a packet back", func(pk testenv.Packet) bool { return pk.Dir == testenv.Out && concerns(pk, sent) })
+	require.Empty(t, flowsTo(t, w.p.topo.NodeA, sent.Dst))
 }
 
 // TestPublicSourcesCannotBeBorrowed by a machine: its own, its neighbour's, one of the other node and one of nobody.
