@@ -66,7 +66,7 @@ func TestFieldCase_B49_AddressMovesToAnotherMachine(t *testing.T) {
 			for _, c := range both {
 				requireCut(t, "TCP in", c.in["TCP in"])
 				c.requireArrivesAt(t, db, atDB)
-				s.at.requireSilence(t, c.oneway)
+				s.at.requireSilence(t, c.oneWay)
 				c.requireOutCut(t)
 				c.requireNoFlow(t, s.machine)
 			}
@@ -94,7 +94,7 @@ func TestFieldCase_B9_BackendChanges(t *testing.T) {
 	for _, c := range both {
 		requireCut(t, "TCP in", c.in["TCP in"])
 		c.requireArrivesAt(t, m, atAgain)
-		s.at.requireSilence(t, c.oneway)
+		s.at.requireSilence(t, c.oneWay)
 		c.requireOutCut(t)
 		c.requireNoFlow(t, s.machine)
 		require.Equal(t, c.public, overTCP().leavesWith(t, m.NS, s.tcpOut.At(s.topo.Ext.Addr(c.f))))
@@ -206,7 +206,7 @@ func TestMethodChangeEndsWhatTheListDoesNotAdmit(t *testing.T) {
 	}
 	for _, c := range both {
 		testenv.Unreachable(t, "ping", c.ping)
-		s.at.requireSilence(t, c.oneway)
+		s.at.requireSilence(t, c.oneWay)
 		require.NoError(t, s.outside.Reset())
 		arrival(t, s.outside, "datagram out", from(c.public, onewayOut))
 	}
