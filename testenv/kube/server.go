@@ -25,6 +25,9 @@ import (
 // readyLimit bounds the start of the server; two seconds are usual.
 const readyLimit = 2 * time.Minute
 
+// stderrName is a file of the server's directory.
+const stderrName = "stderr.log"
+
 // Cluster is a running API server and an administrator's clients.
 type Cluster struct {
 	// Config has all rights.
@@ -50,7 +53,12 @@ type process struct {
 func Start(tb testing.TB, args ...string) *Cluster {
 	tb.Helper()
 	c := &Cluster{binary: binary(tb), dir: tb.TempDir(), args: args}
-	tb.Cleanup(func() { c.Kill(tb) })
+	tb.Cleanup(func() {
+		c.Kill(tb)
+		if tb.Failed() {
+			c.logTail(tb)
+		}
+	})
 	kubeconfig := c.Resume(tb)
 	var err error
 	c.Config, err = clientcmd.BuildConfigFromFlags("", kubeconfig)
@@ -71,7 +79,11 @@ func Start(tb testing.TB, args ...string) *Cluster {
 func (c *Cluster) Resume(tb testing.TB) string {
 	tb.Helper()
 	cmd := exec.Command(c.binary, append([]string{"--dir", c.dir}, c.args...)...)
-	cmd.Stderr = os.Stderr
+	// It chatters when it is killed; only a failed test wants to read that.
+	stderr, err := os.OpenFile(filepath.Join(c.dir, stderrName), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	require.NoError(tb, err)
+	defer stderr.Close()
+	cmd.Stderr = stderr
 	stdin, err := cmd.StdinPipe()
 	require.NoError(tb, err)
 	stdout, err := cmd.StdoutPipe()
@@ -94,6 +106,17 @@ func (c *Cluster) Kill(tb testing.TB) {
 	require.NoError(tb, c.server.cmd.Process.Kill())
 	_ = c.server.cmd.Wait() // "signal: killed"
 	c.server = nil
+}
+
+// logTail shows the last words of the server.
+func (c *Cluster) logTail(tb testing.TB) {
+	tb.Helper()
+	const tail = 4000
+	for _, name := range []string{stderrName, "kube-apiserver.log"} {
+		if text, err := os.ReadFile(filepath.Join(c.dir, name)); err == nil {
+			tb.Logf("end of the API server's %s:\n%s", name, text[max(0, len(text)-tail):])
+		}
+	}
 }
 
 // binary builds the server, or finds it in the cache.
