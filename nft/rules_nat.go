@@ -86,14 +86,17 @@ func egressNATRules() []rule {
 	}
 	for _, f := range families() {
 		// iifname != @uplink_if ip saddr @shard_sources4 ip daddr != @shard_sources4 fib saddr type != local
-		//   snat ip to oifname map @shard4
+		//   snat ip to oifname map @shard4 fully-random
 		rules = append(rules, newRule("private sources leave by an uplink with the shard's address",
 			iifNotIn(uplinkIf), f.guard(), f.saddrIn(shardSources4), f.daddrNotIn(shardSources4), notLocalSource(), f.oifTo(shard4)))
 	}
 	return rules
 }
 
-// oifTo is `snat ip to oifname map @map`.
+// oifTo is `snat ip to oifname map @map fully-random`. Many sources share the address. Where each keeps its port, two that send from equal
+// ports at the same moment are both given that port, and the kernel drops the first packet of one (insert_failed). Random ports make that
+// as rare as one in 60,000 of such moments.
 func (f family) oifTo(s setID) match {
-	return match{&expr.Meta{Key: expr.MetaKeyOIFNAME, Register: reg1}, f.mapped(s), f.toAddress(expr.NATTypeSourceNAT)}
+	to := &expr.NAT{Type: expr.NATTypeSourceNAT, Family: uint32(f.nfproto), RegAddrMin: reg1, RegAddrMax: reg1, FullyRandom: true}
+	return match{&expr.Meta{Key: expr.MetaKeyOIFNAME, Register: reg1}, f.mapped(s), to}
 }
