@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/natplane/natplane/nat"
+	"github.com/natplane/natplane/nft"
+	"github.com/natplane/natplane/testenv"
+)
+
+func measureStart(ctx context.Context, s settings) ([]*table, error) {
+	t := newTable(fmt.Sprintf("Milliseconds from the objects in memory to a programmed kernel: median (smallest–largest) of %d. "+
+		"All machines are on this node.", s.starts),
+		"Services", "start on", "policy", "kernel", "total", "goal")
+	goals := map[int]string{10_000: "300", 100_000: "3000"}
+	for _, n := range []int{10_000, 100_000} {
+		objects := fleet(n)
+		var cold, warm [3][]float64
+		for range s.starts {
+			if err := errors.Join(startTwice(objects, &cold, &warm), ctx.Err()); err != nil {
+				return nil, fmt.Errorf("%d Services: %w", n, err)
+			}
+		}
+		t.add(strconv.Itoa(n), "an empty kernel", extremes(cold[0]), extremes(cold[1]), extremes(cold[2]), goals[n])
+		t.add(strconv.Itoa(n), "an up-to-date table", extremes(warm[0]), extremes(warm[1]), extremes(warm[2]), "")
+	}
+	return []*table{t}, nil
+}
+
+// startTwice starts on an empty kernel and, after the end of that agent, on what it left.
+func startTwice(objects nat.Objects, cold, warm *[3][]float64) (err error) {
+	ns, err := testenv.New("node")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, ns.Close()) }()
+	for i, into := range []*[3][]float64{cold, warm} {
+		runtime.GC()
+		result, err := timeStart(ns, objects, into)
+		if err != nil {
+			return err
+		}
+		if wrote := result.Added > 0; wrote != (i == 0) {
+			return fmt.Errorf("start %d wrote %d elements", i+1, result.Added)
+		}
+	}
+	return nil
+}
+
+// timeStart does what an agent does at its start. A table that exists is read twice: for the backends that stay, and to compare.
+func timeStart(ns *testenv.NetNS, objects nat.Objects, into *[3][]float64) (result nft.Result, err error) {
+	start := time.Now()
+	table, err := nft.Open(nft.Options{NetNS: ns.FD()})
+	if err != nil {
+		return result, err
+	}
+	defer func() { err = errors.Join(err, table.Close()) }()
+	programmed, err := table.Backends()
+	if err != nil {
+		return result, err
+	}
+	read := time.Since(start)
+	engine := nat.NewEngine(policy(), programmed)
+	engine.Apply(objects, nat.Facts{Uplinks: []string{"up0"}})
+	state := engine.State()
+	policy := time.Since(start) - read
+	result, err = table.Sync(state)
+	total := time.Since(start)
+	for i, d := range []time.Duration{policy, total - policy, total} {
+		into[i] = append(into[i], milliseconds(d))
+	}
+	return result, err
+}
+
+// extremes shows all of few values.
+func extremes(values []float64) string {
+	return spread{percentile(values, 0.5), slices.Min(values), slices.Max(values)}.String()
+}
