@@ -12,6 +12,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/google/nftables"
 	"github.com/mdlayher/netlink"
@@ -53,6 +54,16 @@ type Result struct {
 	Former []netip.Addr
 	// Invalid has an error for each record that was left out because the kernel could not hold it. The others were written.
 	Invalid []error
+	// Compared is the time that finding the difference took, with reading the kernel where that was done, and Committed that of
+	// the transaction. Both are 0 when there was none.
+	Compared, Committed time.Duration
+}
+
+// compared gives the time since start, but for the transaction, to the comparison.
+func (r *Result) compared(start time.Time) {
+	if r.Committed > 0 {
+		r.Compared = time.Since(start) - r.Committed
+	}
 }
 
 // Table is the table inet natplane of one network namespace. Its methods may be called from many goroutines.
@@ -169,7 +180,9 @@ func (t *Table) fail(err error) error {
 func (t *Table) Sync(state nat.State) (Result, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	start := time.Now()
 	result, err := t.sync(&state)
+	result.compared(start)
 	if err != nil {
 		return result, t.fail(err)
 	}
@@ -233,6 +246,7 @@ func (t *Table) kernelTable() *nftables.Table {
 
 // replace writes the whole table. Packets meet the old one until the new one is complete.
 func (t *Table) replace(c *conn, state *nat.State, exists bool, reason string) (Result, error) {
+	start := time.Now()
 	table := t.kernelTable()
 	if exists {
 		c.DelTable(table)
@@ -252,7 +266,7 @@ func (t *Table) replace(c *conn, state *nat.State, exists bool, reason string) (
 	if err := t.commit(c); err != nil {
 		return Result{Invalid: invalid}, err
 	}
-	return Result{Added: adding.count, Replaced: true, Reason: reason, Invalid: invalid}, nil
+	return Result{Added: adding.count, Replaced: true, Reason: reason, Invalid: invalid, Committed: time.Since(start)}, nil
 }
 
 // correct writes the elements that differ.
@@ -286,6 +300,7 @@ func (t *Table) Apply(d nat.Delta) (Result, error) {
 	if t.unsure {
 		return Result{}, fmt.Errorf("nftables table inet %s: %w", tableName, ErrUnsure)
 	}
+	start := time.Now()
 	have, want, invalid := deltaElements(&d)
 	del, add := diff(have, want)
 	if len(del)+len(add) == 0 {
@@ -297,6 +312,7 @@ func (t *Table) Apply(d nat.Delta) (Result, error) {
 	}
 	result, err := t.write(c, del, add)
 	result.Invalid = invalid
+	result.compared(start)
 	if err != nil {
 		return result, t.fail(err)
 	}
@@ -305,6 +321,7 @@ func (t *Table) Apply(d nat.Delta) (Result, error) {
 
 // write deletes before it adds: the kernel refuses a key that it holds with another value.
 func (t *Table) write(c *conn, del, add []element) (Result, error) {
+	start := time.Now()
 	deleting, adding := t.newBatch(c.SetDeleteElements), t.newBatch(c.SetAddElements)
 	deleting.add(del)
 	if err := deleting.end(); err != nil {
@@ -320,7 +337,7 @@ func (t *Table) write(c *conn, del, add []element) (Result, error) {
 	if err := t.commit(c); err != nil {
 		return Result{}, err
 	}
-	return Result{Added: adding.count, Removed: deleting.count}, nil
+	return Result{Added: adding.count, Removed: deleting.count, Committed: time.Since(start)}, nil
 }
 
 // commit sends what is queued. Any error leaves open whether the kernel took it: ENOBUFS may stand for answers lost on the
