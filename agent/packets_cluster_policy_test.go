@@ -169,3 +169,38 @@ func TestPolicyLocalAgainStopsTheOtherNode(t *testing.T) {
 		})
 	})
 }
+
+// TestPolicyClusterPassesErrors: path MTU works through both translations, in both directions.
+func TestPolicyClusterPassesErrors(t *testing.T) {
+	t.Parallel()
+	p := spreadPlane(t, methods()["PortList"])
+	web, ext := p.topo.Web, p.topo.Ext
+	atWeb, atExt := testenv.CaptureT(t, web.NS, web.If), testenv.CaptureT(t, ext.NS, clientIf)
+	eachFamily(t, func(t *testing.T, f testenv.Family) {
+		conn := overUDP().connect(t, ext.NS, anywhere(), netip.AddrPortFrom(public(f, spreadAddress), appPort))
+		for _, way := range []struct {
+			name      string
+			from      *testenv.NetNS
+			sender    netip.Addr
+			about, at testenv.UDPDatagram // as the sender knows it, and as the receiver does
+			capture   *testenv.Capture
+		}{
+			{"inwards", p.topo.Router.NS, p.topo.Router.Addr(f), testenv.UDPDatagram{Src: conn.Remote, Dst: conn.Local},
+				testenv.UDPDatagram{Src: conn.PeerLocal, Dst: conn.SeenByPeer}, atWeb},
+			{"outwards", web.NS, web.Addr(f), testenv.UDPDatagram{Src: conn.SeenByPeer, Dst: conn.PeerLocal},
+				testenv.UDPDatagram{Src: conn.Local, Dst: conn.Remote}, atExt},
+		} {
+			way.about.Payload = make([]byte, 1000)
+			tooBig, err := testenv.PacketTooBig(way.sender, 1400, way.about.Packet())
+			require.NoError(t, err)
+			send(t, way.from, tooBig.Packet())
+			got, _ := arrival(t, way.capture, way.name, func(pk testenv.Packet) bool {
+				_, quotes := pk.Quoted()
+				return pk.Dir == testenv.In && quotes
+			}).Quoted()
+			require.Equal(t, way.at.Src, netip.AddrPortFrom(got.Src, got.SrcPort), way.name)
+			require.Equal(t, way.at.Dst, netip.AddrPortFrom(got.Dst, got.DstPort), way.name)
+			require.NoError(t, way.capture.Reset())
+		}
+	})
+}
