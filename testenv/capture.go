@@ -125,10 +125,39 @@ func (c *Capture) WaitFor(timeout time.Duration, match func(Packet) bool) (Packe
 
 // Flush returns when everything that was sent before it has been recorded. It
 // fails if the capture missed a packet.
-func (c *Capture) Flush() error {
-	if err := settle(c.scratch); err != nil {
+func (c *Capture) Flush() error { return FlushAll(c) }
+
+// FlushAll is Flush for several captures at the price of one.
+func FlushAll(captures ...*Capture) error {
+	if len(captures) == 0 {
+		return nil
+	}
+	if err := settle(captures[0].scratch); err != nil {
 		return err
 	}
+	var errs []error
+	for _, c := range captures {
+		errs = append(errs, c.catchUp())
+	}
+	return errors.Join(errs...)
+}
+
+// ResetAll is Reset for several captures at the price of one.
+func ResetAll(captures ...*Capture) error {
+	err := FlushAll(captures...)
+	for _, c := range captures {
+		c.mu.Lock()
+		c.packets = nil
+		c.mu.Unlock()
+	}
+	return err
+}
+
+// Reset flushes and then forgets what was seen.
+func (c *Capture) Reset() error { return ResetAll(c) }
+
+// catchUp records what the socket holds, and fails if that is not everything.
+func (c *Capture) catchUp() error {
 	if err := c.conn.Control(c.drain); err != nil {
 		return fmt.Errorf("capture on %s: %w", c.name, err)
 	}
@@ -141,15 +170,6 @@ func (c *Capture) Flush() error {
 		return fmt.Errorf("capture on %s missed %d packets", c.name, c.dropped)
 	}
 	return nil
-}
-
-// Reset flushes and then forgets what was seen.
-func (c *Capture) Reset() error {
-	err := c.Flush()
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.packets = nil
-	return err
 }
 
 // Never fails the test if a packet that matches was seen, or may have been
