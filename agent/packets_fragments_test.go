@@ -35,9 +35,7 @@ func TestPortListNeverPassesUnlistedFragments(t *testing.T) {
 			{"first of a listed one only", 53, []int{0}, false},
 			{"last of a listed one only", 53, []int{1}, false},
 		} {
-			for _, c := range []*testenv.Capture{w.atWeb, w.router, w.uplink} {
-				require.NoError(t, c.Reset())
-			}
+			require.NoError(t, testenv.ResetAll(w.atWeb, w.uplink))
 			datagram := testenv.UDPDatagram{Src: client, Dst: netip.AddrPortFrom(public(f, 11), tc.port), Payload: make([]byte, 64)}.Packet()
 			parts := inTwo(datagram, uint16(100+i))
 			for _, n := range tc.pick {

@@ -129,16 +129,15 @@ func (w wires) requireSwallowed(t *testing.T, packet []byte) {
 	t.Helper()
 	sent, err := testenv.ParsePacket(packet)
 	require.NoError(t, err)
-	for _, c := range []*testenv.Capture{w.router, w.uplink, w.atWeb, w.atExt} {
-		require.NoError(t, c.Reset())
-	}
+	all := []*testenv.Capture{w.router, w.uplink, w.atWeb, w.atExt}
+	require.NoError(t, testenv.ResetAll(all...))
 	send(t, w.p.topo.Ext.NS, packet)
+	require.NoError(t, testenv.FlushAll(all...))
 	for _, c := range []struct {
 		where   string
 		capture *testenv.Capture
 		copies  int
 	}{{"the client", w.atExt, 1}, {"the router", w.router, 1}, {"the uplink", w.uplink, 1}, {"the machine", w.atWeb, 0}} {
-		require.NoError(t, c.capture.Flush())
 		require.Equal(t, c.copies, c.capture.Count(func(pk testenv.Packet) bool { return concerns(pk, sent) }),
 			"packets at %s: %v", c.where, c.capture.Packets())
 	}
