@@ -72,7 +72,10 @@ func (a *Agent) open() (err error) {
 	if a.node, err = node.Open(node.Options{NetNS: a.options.NetNS, Uplinks: a.options.Uplinks, Log: a.log}); err != nil {
 		return err
 	}
-	table := nft.Options{NetNS: a.options.NetNS, Log: a.log, Unowned: a.options.Unowned, Commit: a.options.hooks.commit}
+	table := nft.Options{
+		NetNS: a.options.NetNS, Log: a.log, Unowned: a.options.Unowned, Commit: a.options.hooks.commit,
+		ShardPorts: a.options.Policy.ShardPorts,
+	}
 	if a.table, err = nft.Open(table); err != nil {
 		return err
 	}

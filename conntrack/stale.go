@@ -95,6 +95,8 @@ func (x *Index) judgeDestination(f Flow, former Former) Verdict {
 		rec = &nat.Address{Public: public}
 	}
 	switch {
+	case x.isShard(public) && x.host.Shard.Echo && translated && isEchoRequest(f):
+		return Legal // the node answers
 	case !rec.Hosted && !rec.Elsewhere:
 		return x.judgeAbsent(f, former)
 	case !translated:
@@ -138,6 +140,10 @@ func (x *Index) judgeAbsent(f Flow, former Former) Verdict {
 	return Legal
 }
 
+func isEchoRequest(f Flow) bool {
+	return f.Protocol == protoICMP && f.Orig.ICMPType == echoRequest4 || f.Protocol == protoICMPv6 && f.Orig.ICMPType == echoRequest6
+}
+
 type forward struct {
 	to      netip.AddrPort
 	sources nat.Sources
@@ -149,9 +155,7 @@ func lookUp(rec *nat.Address, f Flow) (forward, bool) {
 		return forward{netip.AddrPortFrom(rec.Whole.Backend, f.Orig.DstPort), rec.Whole.Sources}, true
 	}
 	if f.Protocol == protoICMP || f.Protocol == protoICMPv6 {
-		ok := rec.Echo.Active() && (f.Protocol == protoICMP && f.Orig.ICMPType == echoRequest4 ||
-			f.Protocol == protoICMPv6 && f.Orig.ICMPType == echoRequest6)
-		return forward{netip.AddrPortFrom(rec.Echo.Backend, 0), rec.Echo.Sources}, ok
+		return forward{netip.AddrPortFrom(rec.Echo.Backend, 0), rec.Echo.Sources}, rec.Echo.Active() && isEchoRequest(f)
 	}
 	i, ok := slices.BinarySearchFunc(rec.Ports, f, func(p nat.Port, f Flow) int {
 		return cmp.Or(cmp.Compare(p.Protocol, f.Protocol), cmp.Compare(p.Port, f.Orig.DstPort))

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"strconv"
+	"strings"
 )
 
 // Labels and annotations of the Service contract.
@@ -37,6 +39,10 @@ type Config struct {
 	ShardCIDRs []netip.Prefix
 	// ShardRole says whether this node serves EgressShards; empty is ShardAuto.
 	ShardRole ShardRole
+	// ShardEcho has the node answer echo requests from outside to its shard's addresses, so that an operator sees whether they arrive.
+	ShardEcho bool
+	// ShardPorts are the source ports of translated shard connections; the zero value leaves the choice to the kernel.
+	ShardPorts PortRange
 	// Reserved addresses are never captured: those of the API server (R7).
 	Reserved []netip.Addr
 }
@@ -88,5 +94,41 @@ func (c Config) Validate() error {
 	default:
 		errs = append(errs, fmt.Errorf("--shard %q: want auto, on or off", c.ShardRole))
 	}
+	if err := c.ShardPorts.validate(); err != nil {
+		errs = append(errs, fmt.Errorf("--shard-ports: %w", err))
+	}
 	return errors.Join(errs...)
+}
+
+// PortRange is an inclusive range of ports; the zero value is no range.
+type PortRange struct {
+	From, To uint16
+}
+
+// IsZero reports whether there is no range.
+func (r PortRange) IsZero() bool { return r == PortRange{} }
+
+// Count is the number of ports.
+func (r PortRange) Count() int { return int(r.To) - int(r.From) + 1 }
+
+// String is "LO-HI".
+func (r PortRange) String() string { return fmt.Sprintf("%d-%d", r.From, r.To) }
+
+func (r PortRange) validate() error {
+	if !r.IsZero() && (r.From == 0 || r.To < r.From) {
+		return fmt.Errorf("%s is no range of ports", r)
+	}
+	return nil
+}
+
+// ParsePortRange reads "LO-HI".
+func ParsePortRange(s string) (PortRange, error) {
+	low, high, ok := strings.Cut(s, "-")
+	from, fromErr := strconv.ParseUint(low, 10, 16)
+	to, toErr := strconv.ParseUint(high, 10, 16)
+	r := PortRange{uint16(from), uint16(to)}
+	if !ok || fromErr != nil || toErr != nil || r.IsZero() || r.validate() != nil {
+		return PortRange{}, fmt.Errorf("%q is no range of ports, such as 1024-65535", s)
+	}
+	return r, nil
 }

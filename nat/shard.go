@@ -215,7 +215,7 @@ func (e *Engine) settleShard(h *Host) {
 		h.ShardSources = mergeNamed(sources)
 	}
 	if s := e.served; s != nil && (s.addresses[ipv4].IsValid() || s.addresses[ipv6].IsValid()) {
-		h.Shard = Shard{Owner: s.shard.key, IPv4: s.addresses[ipv4], IPv6: s.addresses[ipv6]}
+		h.Shard = Shard{Owner: s.shard.key, IPv4: s.addresses[ipv4], IPv6: s.addresses[ipv6], Echo: e.config.ShardEcho}
 	}
 }
 

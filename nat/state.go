@@ -132,6 +132,8 @@ type Shard struct {
 	Owner Key
 	// IPv4 and IPv6 are invalid while the shard does not translate that family.
 	IPv4, IPv6 netip.Addr
+	// Echo has the node itself answer echo requests that arrive at these addresses on an uplink.
+	Echo bool
 }
 
 // Host is what holds for the node as a whole. Records are immutable once made.

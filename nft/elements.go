@@ -182,7 +182,11 @@ func shardElements(es []element, errs []error, h *nat.Host) ([]element, []error)
 			errs = append(errs, fmt.Errorf("shard %s: %w", h.Shard.Owner, err))
 			continue
 		}
-		for _, s := range []setID{public4, hosted4} {
+		sets := []setID{public4, hosted4}
+		if h.Shard.Echo {
+			sets = append(sets, shardEcho4)
+		}
+		for _, s := range sets {
 			es = append(es, element{key: key{set: s.of(a), addr: a}, comment: owner})
 		}
 		for _, name := range h.Uplinks {

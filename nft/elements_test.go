@@ -167,7 +167,7 @@ func TestSetsAreInOrder(t *testing.T) {
 		require.NotEmpty(t, def.comment)
 		require.LessOrEqual(t, len(def.comment), maxComment, def.name)
 	}
-	for _, c := range newLayout().chains {
+	for _, c := range newLayout(nat.PortRange{}).chains {
 		for i, r := range c.rules {
 			require.NotEmpty(t, r.comment, "%s rule %d", c.name, i)
 			require.LessOrEqual(t, len(r.comment), maxComment, "%s rule %d", c.name, i)

@@ -30,10 +30,15 @@ func list(tb testing.TB, ns *testenv.NetNS) string {
 }
 
 func TestGolden(t *testing.T) {
-	for name, state := range map[string]nat.State{"sample": sampleState(), "empty": {}} {
+	for name, tc := range map[string]struct {
+		state nat.State
+		ports nat.PortRange
+	}{
+		"sample": {state: sampleState()}, "empty": {}, "shardports": {ports: nat.PortRange{From: 20000, To: 20010}},
+	} {
 		t.Run(name, func(t *testing.T) {
 			ns := testenv.NewT(t, name)
-			syncTo(t, open(t, ns, Options{Unowned: true}), state)
+			syncTo(t, open(t, ns, Options{Unowned: true, ShardPorts: tc.ports}), tc.state)
 			got := list(t, ns)
 
 			file := filepath.Join("testdata", name+".nft")
@@ -51,16 +56,16 @@ func TestGolden(t *testing.T) {
 // nft leaves for itself.
 func TestListingLoadsAgain(t *testing.T) {
 	ns, other := testenv.NewT(t, "first"), testenv.NewT(t, "second")
-	state := sampleState()
+	state, options := sampleState(), Options{Unowned: true, ShardPorts: nat.PortRange{From: 20000, To: 20010}}
 	state.Host.Masquerade = append(state.Host.Masquerade, named("to the end", span("ff00::/8")))
-	ours := open(t, ns, Options{Unowned: true})
+	ours := open(t, ns, options)
 	syncTo(t, ours, state)
 	text := list(t, ns)
 
 	other.NftScript(t, text)
 	require.Empty(t, cmp.Diff(text, list(t, other)))
 	requireHolds(t, other, state)
-	theirs := open(t, other, Options{Unowned: true})
+	theirs := open(t, other, options)
 	for s := range numSets {
 		require.Equal(t, rawElements(t, ours, s), rawElements(t, theirs, s), setName(s))
 	}

@@ -89,7 +89,7 @@ func sampleState() nat.State {
 				named("--shard-source-cidr", span("10.0.0.0/8")), named("--shard-source-cidr", span("100.64.0.0/10")),
 				named("--shard-source-cidr", span("fc00::/7")),
 			},
-			Shard: nat.Shard{Owner: owner("galactic-system", "node-a-egress"), IPv4: ip("203.0.113.200"), IPv6: ip("2001:db8:203::200")},
+			Shard: nat.Shard{Owner: owner("galactic-system", "node-a-egress"), IPv4: ip("203.0.113.200"), IPv6: ip("2001:db8:203::200"), Echo: true},
 		},
 	}
 }
@@ -135,7 +135,7 @@ func generation(tb testing.TB, ns *testenv.NetNS) uint32 {
 // requireHolds compares what the kernel holds, read by a connection of its own, with what it should.
 func requireHolds(tb testing.TB, ns *testenv.NetNS, state nat.State) {
 	tb.Helper()
-	reader := &Table{netns: ns.FD(), layout: newLayout()}
+	reader := &Table{netns: ns.FD(), layout: newLayout(nat.PortRange{})}
 	reader.enc.defs = reader.layout.defs
 	c, err := dial(ns.FD())
 	require.NoError(tb, err)

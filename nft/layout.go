@@ -9,6 +9,8 @@ import (
 	"github.com/google/nftables/binaryutil"
 	"github.com/google/nftables/expr"
 	"github.com/google/nftables/userdata"
+
+	"github.com/natplane/natplane/nat"
 )
 
 // The priorities of the base chains. Ours see a packet before the NAT chains of others (dstnat is -100, srcnat 100), so that
@@ -45,8 +47,8 @@ type layout struct {
 	chains []chain
 }
 
-// newLayout returns the layout that this version of the package programs.
-func newLayout() layout {
+// newLayout returns the layout that this version of the package programs, with what the flags of the agent add to it.
+func newLayout(shardPorts nat.PortRange) layout {
 	return layout{
 		defs: setDefs(),
 		chains: []chain{
@@ -56,7 +58,7 @@ func newLayout() layout {
 			{name: localGuard, hook: nftables.ChainHookOutput, kind: nftables.ChainTypeFilter, priority: priorityIngressGuard, rules: localGuardRules()},
 			{name: ingressNAT, hook: nftables.ChainHookPrerouting, kind: nftables.ChainTypeNAT, priority: priorityIngressNAT, rules: ingressNATRules()},
 			{name: localNAT, hook: nftables.ChainHookOutput, kind: nftables.ChainTypeNAT, priority: priorityIngressNAT, rules: localNATRules()},
-			{name: egressNAT, hook: nftables.ChainHookPostrouting, kind: nftables.ChainTypeNAT, priority: priorityEgressNAT, rules: egressNATRules()},
+			{name: egressNAT, hook: nftables.ChainHookPostrouting, kind: nftables.ChainTypeNAT, priority: priorityEgressNAT, rules: egressNATRules(shardPorts)},
 			{name: egressGuard, hook: nftables.ChainHookPostrouting, kind: nftables.ChainTypeFilter, priority: priorityEgressGuard, rules: egressGuardRules()},
 			{name: leak, rules: leakRules()},
 		},

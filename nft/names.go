@@ -61,6 +61,8 @@ const (
 	masquerade6
 	shardSources4
 	shardSources6
+	shardEcho4
+	shardEcho6
 	uplinkIf
 	workloadIf
 	numSets
@@ -122,6 +124,7 @@ func setDefs() []setDef {
 		{name: "cluster", key: addr, interval: true, comment: "in-cluster destinations, never source-translated"},
 		{name: "masquerade", key: addr, interval: true, comment: "sources whose connections to public addresses are masqueraded"},
 		{name: "shard_sources", key: addr, interval: true, comment: "private sources that the shard translates or keeps in"},
+		{name: "shard_echo", key: addr, comment: "shard addresses that the node answers echo requests for (--shard-echo)"},
 	}
 	defs := make([]setDef, 0, numSets)
 	for _, def := range perFamily {

@@ -30,6 +30,12 @@ func features() []feature {
 		{"NAT in family inet (CONFIG_NFT_NAT)", "5.2", ruleFeature(nftables.ChainTypeNAT,
 			match{families()[0].load(12, reg1), families()[0].toAddress(expr.NATTypeSourceNAT)})},
 		{"masquerade in family inet (CONFIG_NFT_MASQ)", "5.2", ruleFeature(nftables.ChainTypeNAT, masquerade())},
+		{"redirect in family inet (CONFIG_NFT_REDIR)", "5.2", func(c *nftables.Conn, t *nftables.Table) error {
+			kc := chain{name: "probe", hook: nftables.ChainHookPrerouting, kind: nftables.ChainTypeNAT, priority: priorityIngressNAT}.kernelChain(t)
+			c.AddChain(kc)
+			c.AddRule(&nftables.Rule{Table: t, Chain: kc, Exprs: match{&expr.Redir{}}})
+			return nil
+		}},
 		{"concatenated ranges in sets", "5.6", func(c *nftables.Conn, t *nftables.Table) error {
 			def := setDef{name: "ranges", key: []part{address, address}, interval: true}
 			return c.AddSet(def.kernelSet(t), nil)

@@ -2,7 +2,16 @@
 
 package nft
 
-import "github.com/google/nftables/expr"
+import (
+	"encoding/binary"
+	"slices"
+
+	"github.com/google/nftables"
+	"github.com/google/nftables/expr"
+	"golang.org/x/sys/unix"
+
+	"github.com/natplane/natplane/nat"
+)
 
 // The bits of `ct status` (IPS_SRC_NAT and IPS_DST_NAT of linux/netfilter/nf_conntrack_common.h).
 const (
@@ -40,6 +49,11 @@ func ingressNATRules() []rule {
 		rules = append(rules, newRule("dialled from inside: the node of the backend translates",
 			iifNotIn(uplinkIf), f.guard(), f.daddrIn(elsewhere4), goBack()))
 	}
+	for _, f := range families() {
+		// iifname @uplink_if icmp type echo-request ip daddr @shard_echo4 redirect
+		rules = append(rules, newRule("the node answers for its shard address",
+			iifIn(uplinkIf), f.guard(), f.echo(), f.daddrIn(shardEcho4), match{&expr.Redir{}}))
+	}
 	// jump translate
 	rules = append(rules, newRule("listed is translated, hosted and not listed is dropped", jump(translate)))
 	for _, f := range families() {
@@ -62,8 +76,8 @@ func localNATRules() []rule {
 	return append(rules, newRule("the node's own processes reach local backends", jump(translate)))
 }
 
-// egressNATRules translates the source.
-func egressNATRules() []rule {
+// egressNATRules translates the source. ports, unless zero, are those that a shard uses.
+func egressNATRules(ports nat.PortRange) []rule {
 	var rules []rule
 	for _, f := range families() {
 		// ct status dnat ct original ip daddr @public4 ip daddr != @managed4 masquerade
@@ -86,17 +100,39 @@ func egressNATRules() []rule {
 	}
 	for _, f := range families() {
 		// iifname != @uplink_if ip saddr @shard_sources4 ip daddr != @shard_sources4 fib saddr type != local
-		//   snat ip to oifname map @shard4 fully-random
-		rules = append(rules, newRule("private sources leave by an uplink with the shard's address",
-			iifNotIn(uplinkIf), f.guard(), f.saddrIn(shardSources4), f.daddrNotIn(shardSources4), notLocalSource(), f.oifTo(shard4)))
+		shared := slices.Concat(iifNotIn(uplinkIf), f.guard(), f.saddrIn(shardSources4), f.daddrNotIn(shardSources4), notLocalSource())
+		if !ports.IsZero() {
+			// ... meta l4proto { tcp, udp, sctp, icmp, ipv6-icmp } snat ip to oifname map @shard4:LO-HI fully-random
+			r := newRule("as the next rule, with the ports of --shard-ports (of an echo: the identifier)",
+				shared, match{&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: reg1}, in("", false)}, f.oifTo(shard4, ports))
+			r.values, r.valuesType = portedProtocols(), nftables.TypeInetProto
+			rules = append(rules, r)
+		}
+		// ... snat ip to oifname map @shard4 fully-random
+		rules = append(rules, newRule("private sources leave by an uplink with the shard's address", shared, f.oifTo(shard4, nat.PortRange{})))
 	}
 	return rules
 }
 
-// oifTo is `snat ip to oifname map @map fully-random`. Many sources share the address. Where each keeps its port, two that send from equal
-// ports at the same moment are both given that port, and the kernel drops the first packet of one (insert_failed). Random ports make that
-// as rare as one in 60,000 of such moments.
-func (f family) oifTo(s setID) match {
+// portedProtocols are those whose flows the kernel tells apart by something that translation may change, sorted.
+func portedProtocols() []byte {
+	return []byte{unix.IPPROTO_ICMP, unix.IPPROTO_TCP, unix.IPPROTO_UDP, unix.IPPROTO_ICMPV6, unix.IPPROTO_SCTP}
+}
+
+// oifTo is `snat ip to oifname map @map fully-random`, with ports `...map @map:LO-HI fully-random`. Many sources share the address. Where
+// each keeps its port, two that send from equal ports at the same moment are both given that port, and the kernel drops the first packet of
+// one (insert_failed). Random ports make that as rare as one in 60,000 of such moments.
+func (f family) oifTo(s setID, ports nat.PortRange) match {
 	to := &expr.NAT{Type: expr.NATTypeSourceNAT, Family: uint32(f.nfproto), RegAddrMin: reg1, RegAddrMax: reg1, FullyRandom: true}
-	return match{&expr.Meta{Key: expr.MetaKeyOIFNAME, Register: reg1}, f.mapped(s), to}
+	m := match{&expr.Meta{Key: expr.MetaKeyOIFNAME, Register: reg1}, f.mapped(s)}
+	if !ports.IsZero() {
+		low, high := regAt(16), regAt(32)
+		m = append(m, portNumber(ports.From, low), portNumber(ports.To, high))
+		to.RegProtoMin, to.RegProtoMax, to.Specified = low, high, true
+	}
+	return append(m, to)
+}
+
+func portNumber(n uint16, reg uint32) expr.Any {
+	return &expr.Immediate{Register: reg, Data: binary.BigEndian.AppendUint16(nil, n)}
 }

@@ -39,6 +39,8 @@ type Options struct {
 	Log *slog.Logger
 	// Unowned leaves the table without the owner and persist flags, as on a kernel before 6.9. Others can change it then.
 	Unowned bool
+	// ShardPorts are the ports of shard connections, unless zero; another range than that of the table in the kernel replaces the table.
+	ShardPorts nat.PortRange
 	// Commit, if any, is called in place of send for every transaction; tests put failures here.
 	Commit func(send func() error) error
 }
@@ -96,7 +98,7 @@ type Table struct {
 // kernel version that brought it. The kernel's tables are as before: Sync is the first to touch one.
 func Open(o Options) (*Table, error) {
 	t := &Table{
-		netns: o.NetNS, log: o.Log, layout: newLayout(), unsure: true,
+		netns: o.NetNS, log: o.Log, layout: newLayout(o.ShardPorts), unsure: true,
 		flush: (*nftables.Conn).Flush, changed: make(chan struct{}, 1),
 	}
 	if o.Commit != nil {

@@ -20,6 +20,8 @@ type policyFlags struct {
 	masquerade prefixes
 	shard      prefixes
 	shardRole  string
+	shardEcho  bool
+	shardPorts portRange
 	uplinks    []string
 }
 
@@ -33,6 +35,8 @@ func (p *policyFlags) register(fs *pflag.FlagSet) {
 	fs.Var(&p.shard, "shard-source-cidr", "private sources that an EgressShard translates; repeatable (default ULA, RFC 1918, 100.64.0.0/10)")
 	fs.StringVar(&p.shardRole, "shard", string(nat.ShardAuto),
 		"serve EgressShards: auto (while one names the node), on (private sources stay in even without one), off")
+	fs.BoolVar(&p.shardEcho, "shard-echo", false, "answer echo requests from outside to the shard's addresses, to see whether they arrive here")
+	fs.Var(&p.shardPorts, "shard-ports", "source ports of connections through the shard (default all but those below 1024)")
 	fs.StringArrayVar(&p.uplinks, "uplink", nil, "interface that leads to the outside; repeatable (default the interfaces of the default routes)")
 }
 
@@ -46,6 +50,8 @@ func (p *policyFlags) config() (nat.Config, error) {
 		MasqueradeCIDRs: p.masquerade,
 		ShardCIDRs:      p.shard,
 		ShardRole:       nat.ShardRole(p.shardRole),
+		ShardEcho:       p.shardEcho,
+		ShardPorts:      nat.PortRange(p.shardPorts),
 	}
 	if len(c.ShardCIDRs) == 0 {
 		c.ShardCIDRs = nat.DefaultShardCIDRs()
@@ -59,6 +65,28 @@ func (p *policyFlags) config() (nat.Config, error) {
 		}
 	}
 	return c, nil
+}
+
+// portRange is a flag of one range of ports.
+type portRange nat.PortRange
+
+// String is empty for no range, so that --help shows no default.
+func (p *portRange) String() string {
+	if nat.PortRange(*p).IsZero() {
+		return ""
+	}
+	return nat.PortRange(*p).String()
+}
+
+func (p *portRange) Type() string { return "LO-HI" }
+
+func (p *portRange) Set(s string) error {
+	r, err := nat.ParsePortRange(s)
+	if err != nil {
+		return err
+	}
+	*p = portRange(r)
+	return nil
 }
 
 // prefixes is a repeatable flag of IP prefixes; a bare address stands for itself.
