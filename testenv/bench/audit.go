@@ -22,9 +22,9 @@ func measureAudit(ctx context.Context, s settings) ([]*table, error) {
 	audits := newTable(fmt.Sprintf("From the commit until the stale flows are gone, with %d flows of %d addresses, 20 each: "+
 		"median (smallest–largest) of %d.", crowdFlows, crowdAddresses, s.audits),
 		"family", "changed addresses", "flows deleted", "milliseconds", "processor ms", "extra memory, MB", "goal")
-	latency := newTable(fmt.Sprintf("Microseconds to program one changed endpoint among %d Services: %d times each.",
-		crowdAddresses, latencyFactor*s.changes),
-		"meanwhile", "median (quartiles)", "p99")
+	latency := newTable(fmt.Sprintf("Microseconds to program one changed endpoint among %d Services, once a millisecond for %v.",
+		crowdAddresses, s.latency),
+		"meanwhile", "changes", "median (quartiles)", "p99")
 	for _, family := range testenv.Families() {
 		if err := auditFamily(ctx, s, family, audits, latency); err != nil {
 			return nil, fmt.Errorf("%v: %w", family, err)
@@ -127,9 +127,6 @@ func (c *crowd) addAudits(ctx context.Context, s settings, t *table, changed int
 	return nil
 }
 
-// latencyFactor is how many times more often than elsewhere a change is timed: the question is about the slow ones.
-const latencyFactor = 4
-
 // addLatency times changes while nothing else goes on, and while audits of all flows follow one another without a pause.
 func (c *crowd) addLatency(ctx context.Context, s settings, t *table) (err error) {
 	p, err := newPlane(fleetWithSpare(crowdAddresses))
@@ -144,7 +141,7 @@ func (c *crowd) addLatency(ctx context.Context, s settings, t *table) (err error
 		if busy {
 			group.Go(func() (err error) { passes, err = c.auditUntil(auditing); return err })
 		}
-		took, err := p.repeat(ctx, toggles()[0], latencyFactor*s.changes)
+		took, err := p.repeatFor(ctx, toggles()[0], s.latency)
 		stop()
 		if err = errors.Join(err, group.Wait()); err != nil {
 			return err
@@ -152,9 +149,24 @@ func (c *crowd) addLatency(ctx context.Context, s settings, t *table) (err error
 		if busy {
 			name = fmt.Sprintf("audits of all %d flows, %d of them", crowdFlows, passes)
 		}
-		t.add(name, quartiles(took[3]).String(), short(percentile(took[3], 0.99)))
+		t.add(name, strconv.Itoa(len(took)), quartiles(took).String(), short(percentile(took, 0.99)))
 	}
 	return nil
+}
+
+// repeatFor makes a change every millisecond and returns how long each took, in microseconds.
+func (p *plane) repeatFor(ctx context.Context, c toggle, duration time.Duration) (took []float64, err error) {
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for end := time.Now().Add(duration); time.Now().Before(end); {
+		one, err := p.pass(c.batches[len(took)%2])
+		if err = errors.Join(err, ctx.Err()); err != nil {
+			return nil, err
+		}
+		took = append(took, microseconds(one.total))
+		<-tick.C
+	}
+	return took, nil
 }
 
 // auditUntil audits everything again and again. A lasting auditor rests after each pass as long as that took; these are new ones.

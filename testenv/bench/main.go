@@ -47,16 +47,18 @@ type settings struct {
 	rounds int
 	slice  time.Duration
 	audits int
+	// latency is how long changes are timed beside audits.
+	latency time.Duration
 	// files are changed one after the other.
 	files int
 }
 
 func thorough() settings {
-	return settings{changes: 500, starts: 5, rounds: 21, slice: 500 * time.Millisecond, audits: 5, files: 50}
+	return settings{changes: 500, starts: 4, rounds: 15, slice: 400 * time.Millisecond, audits: 5, files: 50, latency: 3 * time.Second}
 }
 
 func quick() settings {
-	return settings{changes: 50, starts: 1, rounds: 3, slice: 200 * time.Millisecond, audits: 1, files: 10}
+	return settings{changes: 50, starts: 1, rounds: 3, slice: 200 * time.Millisecond, audits: 1, files: 10, latency: 500 * time.Millisecond}
 }
 
 func main() {

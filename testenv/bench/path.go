@@ -15,28 +15,38 @@ import (
 	"github.com/natplane/natplane/testenv"
 )
 
-// foreignTable makes the kernel track connections and does nothing else.
-const foreignTable = "add table inet other; add chain inet other watch { type filter hook forward priority 0; }; " +
+// trackingOnly makes the kernel track connections and does nothing else.
+const trackingOnly = "add table inet other; add chain inet other watch { type filter hook forward priority 0; }; " +
 	"add rule inet other watch ct state established accept"
+
+// plainNAT is the least that translates as the machine needs it: what of the cost is the kernel's translation, and not our table.
+const plainNAT = "add table inet other; add chain inet other to { type nat hook prerouting priority dstnat; }; " +
+	"add chain inet other from { type nat hook postrouting priority srcnat; }; " +
+	"add rule inet other to ip daddr 203.0.113.10 dnat ip to 10.244.1.10; " +
+	"add rule inet other to ip6 daddr 2001:db8:203::10 dnat ip6 to fd00:10:244:1::10; " +
+	"add rule inet other from ip saddr 10.244.1.10 snat ip to 203.0.113.10; " +
+	"add rule inet other from ip6 saddr fd00:10:244:1::10 snat ip6 to 2001:db8:203::10"
 
 // path is a network of its own: a client, a router, a node that forwards, and a machine behind it.
 type path struct {
 	name string
 	topo *testenv.Topology
-	// table is nil where the machine is dialled at its own address.
+	// table is ours, where there is one.
 	table *nft.Table
+	// private is true where the machine is dialled at its own address.
+	private bool
 }
 
-// plainPath has connection tracking and no table of ours.
-func plainPath(ctx context.Context) (*path, error) {
+// foreignPath has rules that are not ours.
+func foreignPath(ctx context.Context, name, rules string, private bool) (*path, error) {
 	topo, err := testenv.Build(slog.New(slog.DiscardHandler))
 	if err != nil {
 		return nil, err
 	}
-	if out, err := topo.NodeA.NS.Run(ctx, "nft", foreignTable); err != nil {
+	if out, err := topo.NodeA.NS.Run(ctx, "nft", rules); err != nil {
 		return nil, errors.Join(fmt.Errorf("%s: %w", out, err), topo.Close())
 	}
-	return &path{name: "no table", topo: topo}, nil
+	return &path{name: name, topo: topo, private: private}, nil
 }
 
 // translatedPath has our table with that many Services, of which one is the machine's.
@@ -84,7 +94,7 @@ func publicAddrs() []netip.Addr {
 
 // machineAddr is what a client dials to reach the machine.
 func (p *path) machineAddr(f testenv.Family) netip.Addr {
-	if p.table == nil {
+	if p.private {
 		return p.topo.Web.Addr(f)
 	}
 	for _, a := range publicAddrs() {

@@ -56,7 +56,5 @@ func ratios(a, b []float64) spread {
 	for i := range a {
 		each[i] = a[i] / b[i]
 	}
-	s := quartiles(each)
-	s.median = percentile(a, 0.5) / percentile(b, 0.5)
-	return s
+	return quartiles(each)
 }
