@@ -178,13 +178,36 @@ func TestUntrackedPacketsOfMachinesStayIn(t *testing.T) {
 	})
 }
 
-// TestUntrackedPacketsFromOutsideAreSwallowed: none comes to a process of the node or goes back to the router.
+// TestStrayPacketsToMachinesStayIn: what a neighbour sends to an address of this node, and conntrack cannot translate, does not go round
+// by the router.
+func TestStrayPacketsToMachinesStayIn(t *testing.T) {
+	t.Parallel()
+	p := machinesPlane(t)
+	pod, web := p.topo.Pod, p.topo.Web
+	uplink, atWeb := testenv.CaptureT(t, p.topo.NodeA.NS, p.topo.NodeA.Uplink), testenv.CaptureT(t, web.NS, web.If)
+	eachFamily(t, func(t *testing.T, f testenv.Family) {
+		for _, packet := range strays(t, pod.Addr(f), public(f, 10)) {
+			send(t, pod.NS, packet)
+		}
+		uplink.Never(t, "a way round", func(pk testenv.Packet) bool { return pk.Dst == public(f, 10) || pk.Src == pod.Addr(f) })
+		arrival(t, atWeb, "what is new is translated", func(pk testenv.Packet) bool { return pk.Src == pod.Addr(f) && pk.TCPFlags == testenv.SYN })
+	})
+}
+
+// TestUntrackedPacketsFromOutsideAreSwallowed: none comes to a process of the node, even if the node has the address, or goes back to
+// the router.
 func TestUntrackedPacketsFromOutsideAreSwallowed(t *testing.T) {
 	t.Parallel()
 	p := machinesPlane(t)
 	nodeA := p.topo.NodeA
 	nodeA.NS.NftScript(t, foreign("type filter hook prerouting priority raw\niifname up0 notrack"))
 	p.announce(30, nodeA)
+	for _, f := range testenv.Families() {
+		for _, last := range []int{10, 30} {
+			require.NoError(t, nodeA.NS.AddAddr("lo", netip.PrefixFrom(public(f, last), public(f, last).BitLen())))
+		}
+	}
+	p.settle()
 	uplink := testenv.CaptureT(t, nodeA.NS, nodeA.Uplink)
 	eachFamily(t, func(t *testing.T, f testenv.Family) {
 		allRefused(t, visit{name: "hosted here", from: p.topo.Ext.NS, to: public(f, 10)},
