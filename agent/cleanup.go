@@ -6,11 +6,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
-	"slices"
 
 	"github.com/natplane/natplane/conntrack"
 	"github.com/natplane/natplane/nft"
+	"github.com/natplane/natplane/node"
 )
 
 // Removed is what Cleanup took away.
@@ -19,9 +18,19 @@ type Removed struct {
 	Addresses, Flows int
 }
 
-// Cleanup removes the table and then the flows that it made, so that no new one can begin in between. It refuses while an agent owns
-// the table.
+// Cleanup removes the table and then the flows that it made, so that no new one can begin in between. It refuses while an agent works on
+// the node: that one would put the table back.
 func Cleanup(ctx context.Context, netns int) (removed Removed, err error) {
+	n, err := node.Open(node.Options{NetNS: netns})
+	if err != nil {
+		return removed, err
+	}
+	defer func() { err = errors.Join(err, n.Close()) }()
+	lock, err := n.Lock()
+	if err != nil {
+		return removed, refusal(err)
+	}
+	defer func() { err = errors.Join(err, lock.Close()) }()
 	table, err := nft.Open(nft.Options{NetNS: netns})
 	if err != nil {
 		return removed, err
@@ -32,18 +41,22 @@ func Cleanup(ctx context.Context, netns int) (removed Removed, err error) {
 		return removed, err
 	}
 
-	translated, err := table.Backends()
-	if err != nil {
+	public, exists, err := table.Addresses()
+	if err != nil || !exists {
 		return removed, err
 	}
 	if err = table.Remove(); err != nil {
-		if errors.Is(err, nft.ErrOwned) {
-			return removed, fmt.Errorf("an agent is running on this node; stop it first: %w", err)
-		}
-		return removed, err
+		return removed, refusal(err)
 	}
-	public := slices.Collect(maps.Keys(translated))
 	removed.Table, removed.Addresses = true, len(public)
 	removed.Flows, err = conntrack.Purge(ctx, flows, public, nil)
 	return removed, err
+}
+
+// refusal says what to do about an agent that is there: one that owns the table, or holds the lock where tables have no owner.
+func refusal(err error) error {
+	if errors.Is(err, nft.ErrOwned) || errors.Is(err, node.ErrLocked) {
+		return fmt.Errorf("an agent is running on this node; stop it first: %w", err)
+	}
+	return err
 }

@@ -5,6 +5,7 @@ package nft
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 
@@ -93,6 +94,43 @@ func (t *Table) readBackends() (map[netip.Addr][]netip.Addr, error) {
 		slices.SortFunc(known, netip.Addr.Compare)
 	}
 	return backends, nil
+}
+
+// Addresses returns the public addresses that the kernel translates now in either direction, that of a shard included, sorted, and
+// whether there is a table at all.
+func (t *Table) Addresses() (addresses []netip.Addr, exists bool, err error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	c, err := t.connect()
+	if err != nil {
+		return nil, false, t.fail(err)
+	}
+	have, err := readTable(c)
+	if err != nil {
+		return nil, false, t.fail(err)
+	}
+	if addresses, err = t.readAddresses(); err != nil {
+		return nil, false, t.fail(err)
+	}
+	return addresses, have != nil, nil
+}
+
+func (t *Table) readAddresses() ([]netip.Addr, error) {
+	backends, err := t.readBackends()
+	if err != nil {
+		return nil, err
+	}
+	addresses := slices.Collect(maps.Keys(backends))
+	for _, s := range []setID{shard4, shard6} {
+		es, err := t.readMap(s)
+		if err != nil {
+			return nil, err
+		}
+		for i := range es {
+			addresses = append(addresses, es[i].value.Addr())
+		}
+	}
+	return sortedSet(addresses), nil
 }
 
 // pair returns the public address and the backend of an element of a translating map.

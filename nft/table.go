@@ -6,10 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"net/netip"
 	"os"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -212,12 +210,12 @@ func (t *Table) sync(state *nat.State) (Result, error) {
 		return Result{}, err
 	}
 	if reason != "" {
-		former, err := t.readBackends()
+		former, err := t.readAddresses()
 		if err != nil {
 			return Result{}, err
 		}
 		result, err := t.replace(c, state, true, reason)
-		result.Former = sortedSet(slices.Collect(maps.Keys(former)))
+		result.Former = former
 		return result, err
 	}
 	return t.correct(c, state)
