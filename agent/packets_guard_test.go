@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/natplane/natplane/agent"
 	"github.com/natplane/natplane/testenv"
 )
 
@@ -75,6 +76,22 @@ func TestStrayPacketsOfMachinesStayIn(t *testing.T) {
 		}), "what is new is translated")
 		// Inside the cluster the machine may send what it likes.
 		requireUntouched(t, web.NS, atMail, strays(t, web.Addr(f), mail.Addr(f)))
+	})
+}
+
+// TestStrayPacketsOfMachinesStayInOnEveryInterface: also where there is more than one way out and the packet takes another.
+func TestStrayPacketsOfMachinesStayInOnEveryInterface(t *testing.T) {
+	t.Parallel()
+	p := machinesPlane(t)
+	p.restart("node-a", func() {}, func(o *agent.Options) { o.Uplinks = []string{"another"} })
+	web, ext := p.topo.Web, p.topo.Ext
+	out := testenv.CaptureT(t, p.topo.NodeA.NS, p.topo.NodeA.Uplink)
+	eachFamily(t, func(t *testing.T, f testenv.Family) {
+		for _, packet := range strays(t, web.Addr(f), ext.Addr(f)) {
+			send(t, web.NS, packet)
+		}
+		out.Never(t, "private source", leaving(web.Addr(f)))
+		visit{name: "connection", from: web.NS, to: ext.Addr(f), sees: public(f, 10)}.check(t)
 	})
 }
 

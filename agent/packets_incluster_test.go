@@ -107,7 +107,8 @@ func TestFieldCase_B24_ClusterIPSeesThePrivateAddress(t *testing.T) {
 	t.Parallel()
 	p := machinesPlane(t)
 	web := p.topo.Web
-	for _, backend := range []*testenv.Machine{p.topo.Pod, p.topo.DB, p.topo.Mail} {
+	// The last one is outside of the cluster: whoever sends it there says with which source.
+	for _, backend := range []*testenv.Host{&p.topo.Pod.Host, &p.topo.DB.Host, &p.topo.Mail.Host, p.topo.Ext} {
 		p.eachOrder(t, "node-a", toClusterIP(backend.Addr4(), backend.Addr6()), func(t *testing.T) {
 			eachFamily(t, func(t *testing.T, f testenv.Family) {
 				visit{name: backend.Name, from: web.NS, to: clusterIP(f), sees: web.Addr(f), at: backend.Addr(f)}.check(t)

@@ -63,8 +63,22 @@ func leavesPrivately(m *testenv.Machine) func(testenv.Packet) bool {
 func TestLeftoverFlowsDoNotLeakBeforeTheAudit(t *testing.T) {
 	t.Parallel()
 	p, outwards, inwards := untranslatedPlane(t)
-	p.programOnly(t)
+	knockAt := func(f testenv.Family) { // goes round and round between router and node, until there is a table
+		send(t, p.topo.Ext.NS, testenv.UDPDatagram{
+			Src: netip.AddrPortFrom(p.topo.Ext.Addr(f), 4200), Dst: netip.AddrPortFrom(public(f, 10), 9), Payload: []byte("knock"),
+		}.Packet())
+	}
 	uplink := testenv.CaptureT(t, p.topo.NodeA.NS, p.topo.NodeA.Uplink)
+	for _, f := range testenv.Families() {
+		knockAt(f)
+		arrival(t, uplink, "knock before", func(pk testenv.Packet) bool { return pk.Dir == testenv.Out && pk.Dst == public(f, 10) })
+	}
+	p.programOnly(t)
+	require.NoError(t, uplink.Reset())
+	for _, f := range testenv.Families() {
+		knockAt(f)
+		uplink.Never(t, "knock after", func(pk testenv.Packet) bool { return pk.Dir == testenv.Out && pk.Dst == public(f, 10) })
+	}
 	for _, conn := range outwards {
 		conn.SetTimeout(soon)
 		testenv.Unreachable(t, "leftover to "+conn.Remote.String(), conn.RoundTrip)
@@ -104,4 +118,25 @@ func TestLeftoverFlowsAreTranslatedAfterTheAudit(t *testing.T) {
 		visit{name: "new connection", from: p.topo.Web.NS, to: p.topo.Ext.Addr(f), sees: public(f, 10)}.check(t)
 	}
 	uplink.Never(t, "leftover", leavesPrivately(p.topo.Web))
+}
+
+// TestPrivateAddressesAnswerWhoKnowsTheWay, also where nobody told the agent that they belong to the cluster.
+func TestPrivateAddressesAnswerWhoKnowsTheWay(t *testing.T) {
+	t.Parallel()
+	p := tenantPlane(t)
+	addrs := []netip.Addr{netip.MustParseAddr("172.30.0.5"), netip.MustParseAddr("fd00:99::5")}
+	odd, err := p.topo.AddMachine(p.topo.NodeA, "odd", addrs...)
+	require.NoError(t, err)
+	for _, a := range addrs {
+		require.NoError(t, p.topo.Announce(a, p.topo.NodeA))
+	}
+	p.objects.pod(tenantNamespace+"odd", p.topo.NodeA.Name, addrs...)
+	p.serve(odd, exposure{name: "odd", public: dual(10), whole: true})
+	answer(t, odd.NS)
+	answer(t, p.topo.Ext.NS)
+	eachFamily(t, func(t *testing.T, f testenv.Family) {
+		visit{name: "private", from: p.topo.Ext.NS, to: odd.Addr(f), sees: p.topo.Ext.Addr(f), at: odd.Addr(f)}.check(t)
+		visit{name: "public", from: p.topo.Ext.NS, to: public(f, 10), sees: p.topo.Ext.Addr(f), at: odd.Addr(f)}.check(t)
+		visit{name: "own", from: odd.NS, to: p.topo.Ext.Addr(f), sees: public(f, 10)}.check(t)
+	})
 }

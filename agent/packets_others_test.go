@@ -73,12 +73,24 @@ func TestPublicAddressesOfNobodyAreSwallowed(t *testing.T) {
 	p.serve(p.topo.Mail, exposure{name: "nobody", public: dual(12), whole: true, backends: []netip.Addr{}})
 	p.serve(p.topo.Mail, exposure{name: "mail", public: dual(30), whole: true})
 	w := p.wires()
+	check := func(t *testing.T) {
+		for _, last := range []int{12, 30} {
+			eachFamily(t, func(t *testing.T, f testenv.Family) {
+				w.requireAllSwallowed(t, strays(t, p.topo.Ext.Addr(f), public(f, last)))
+			})
+		}
+	}
 	for _, last := range []int{12, 30} {
 		p.announce(last, p.topo.NodeA)
-		eachFamily(t, func(t *testing.T, f testenv.Family) {
-			w.requireAllSwallowed(t, strays(t, p.topo.Ext.Addr(f), public(f, last)))
-		})
 	}
+	t.Run("routed", check)
+	for _, f := range testenv.Families() {
+		for _, last := range []int{12, 30} {
+			require.NoError(t, p.topo.NodeA.NS.AddAddr("lo", netip.PrefixFrom(public(f, last), public(f, last).BitLen())))
+		}
+	}
+	p.settle()
+	t.Run("the node has the address", check)
 }
 
 // requireAllSwallowed is requireSwallowed for many packets of the client to one address.
