@@ -181,7 +181,7 @@ func TestShardsStayUntilTheServerSaysTwice(t *testing.T) {
 		polls <- false
 		synctest.Wait()
 		require.Contains(t, s.Problems()[0], "EgressShards are not served")
-		time.Sleep(absentPollMax) // the bubble's clock; the second question waits for its answer
+		<-time.After(absentPollMax) // the bubble's clock; the second question waits for its answer
 		batch, _ := s.Take()
 		require.Empty(t, batch.Shards, "once is not certain")
 		polls <- false
