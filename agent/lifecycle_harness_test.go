@@ -180,6 +180,17 @@ func (pr *process) awaitReady() {
 	})
 }
 
+// says waits for one line of the log, which comes through a pipe.
+func (pr *process) says(text string) {
+	pr.t.Helper()
+	testenv.Eventually(pr.t, patience, "log line: "+text, func() error {
+		if n := pr.log.lines(text); n != 1 {
+			return fmt.Errorf("%d of them in\n%s", n, pr.log)
+		}
+		return nil
+	})
+}
+
 // write makes a directory of manifests say what the objects are, in one step.
 func (o *objects) write(t testing.TB, dir string) {
 	t.Helper()

@@ -24,10 +24,13 @@ func olderLayout(t testing.TB) string {
 	return string(text)
 }
 
-// ruleset is the whole table as text, without counts and without who owns it.
+// ruleset is the whole table but for its elements as text, without counts and without who owns it.
 func ruleset(t testing.TB, ns *testenv.NetNS) string {
 	t.Helper()
-	text := ns.Nft(t, "list", "table", "inet", "natplane")
+	return rulesOf(ns.Nft(t, "list", "table", "inet", "natplane"))
+}
+
+func rulesOf(text string) string {
 	text = regexp.MustCompile(`packets \d+ bytes \d+`).ReplaceAllString(text, "packets 0 bytes 0")
 	text = regexp.MustCompile(`(?m)^\tflags owner.*\n\n?`).ReplaceAllString(text, "")
 	text = regexp.MustCompile(`(?m)^table inet natplane \{.*$`).ReplaceAllString(text, "table inet natplane {")

@@ -109,11 +109,11 @@ func (l *loop) pass() time.Duration {
 	}
 	l.health.change(start)
 	result, err := l.program(delta)
-	l.passes.observe(time.Since(start), result, err)
-	switch {
-	case errors.Is(err, nft.ErrOwned), errors.Is(err, node.ErrLocked):
+	if errors.Is(err, nft.ErrOwned) || errors.Is(err, node.ErrLocked) {
 		return l.waitForOwner(err)
-	case err != nil:
+	}
+	l.passes.observe(time.Since(start), result, err)
+	if err != nil {
 		delay := l.backoff.delay()
 		l.health.failed(err)
 		l.log.Error("programming failed; what is in the kernel goes on", "error", err, "retry", delay)
@@ -201,6 +201,7 @@ func (l *loop) program(delta nat.Delta) (nft.Result, error) {
 			l.auditor.Commit(delta)
 			return result, nil
 		}
+		l.passes.failures.Inc()
 		l.log.Warn("a transaction failed; reading the table again", "error", err)
 		l.unsure = true
 	}

@@ -29,7 +29,7 @@ func newPassMetrics() *passMetrics {
 			Name: "natplane_elements_written_total", Help: "Set and map elements written to the table.",
 		}, []string{"change"}),
 		failures: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "natplane_programming_failures_total", Help: "Passes that could not program the table.",
+			Name: "natplane_programming_failures_total", Help: "Attempts to program the table that failed, also those that a second one in the same pass made good.",
 		}),
 		replaced: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "natplane_table_replaced_total", Help: "Times the whole table was replaced in one transaction.",
