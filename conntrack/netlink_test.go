@@ -289,3 +289,22 @@ func TestAuditInTheKernel(t *testing.T) {
 		<-done
 	})
 }
+
+func TestKernelStatsCountTheTable(t *testing.T) {
+	n := openKernel(t)
+	before, err := n.KernelStats(t.Context())
+	require.NoError(t, err)
+	require.NotZero(t, before.Limit)
+	w := world(IPv4)
+	fill(t, n, []Flow{
+		w.flow("tcp 10.0.0.1:1000 9.9.9.9:443 9.9.9.9:443 5.5.5.5:2001"), w.flow("udp 10.0.0.1:1000 9.9.9.9:443 9.9.9.9:443 5.5.5.5:2001"),
+	})
+	after, err := n.KernelStats(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, before.Entries+2, after.Entries)
+
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, err = n.KernelStats(ctx)
+	require.ErrorIs(t, err, context.Canceled)
+}
