@@ -111,7 +111,7 @@ func addChanges(ctx context.Context, s settings, t *table, n int, goal string) (
 
 // fleetWithSpare has a second machine for the first Service to move to.
 func fleetWithSpare(n int) nat.Objects {
-	objects, spare := fleet(n), machine(0)
+	objects, spare := fleet(n, n), machine(0)
 	spare.key.Name, spare.backends = "next", []netip.Addr{nextBackend()}
 	objects.Pods[spare.key] = spare.pod()
 	return objects

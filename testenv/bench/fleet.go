@@ -28,15 +28,19 @@ func policy() nat.Config {
 
 // workload is a machine with a Service: two objects and a slice for each family.
 type workload struct {
+	node     string
 	key      nat.Key
 	whole    bool
 	publics  []netip.Addr
 	backends []netip.Addr
 }
 
-// fleet gives n machines on this node with a public IPv4 address each, by turns with the whole address and with two ports, and 100
-// Nodes beside it. It is the worst case: in a cluster most machines are on other nodes, and cost two elements instead of five.
-func fleet(n int) nat.Objects {
+// otherNode is where the machines are that are not here.
+const otherNode = "node-001"
+
+// fleet gives n machines with a public IPv4 address each, by turns with the whole address and with two ports, and 100 Nodes beside
+// them. The first local ones are on this node. In a cluster most machines are on other nodes, and cost one element instead of five.
+func fleet(n, local int) nat.Objects {
 	all := nat.NewObjects()
 	for i := range 100 {
 		name := fmt.Sprintf("node-%03d", i)
@@ -49,13 +53,18 @@ func fleet(n int) nat.Objects {
 		}
 	}
 	for i := range n {
-		machine(i).addTo(all)
+		w := machine(i)
+		if i >= local {
+			w.node = otherNode
+		}
+		w.addTo(all)
 	}
 	return all
 }
 
 func machine(i int) workload {
 	return workload{
+		node:     nodeName,
 		key:      nat.Key{Namespace: fmt.Sprintf("tenant-%d", i%100), Name: fmt.Sprintf("vm-instance-%d", i)},
 		whole:    i%2 == 0,
 		publics:  []netip.Addr{numbered(100, i)},
@@ -103,7 +112,7 @@ func (w workload) service() *corev1.Service {
 
 func (w workload) pod() *corev1.Pod {
 	p := &corev1.Pod{ObjectMeta: w.meta("")}
-	p.Spec.NodeName = nodeName
+	p.Spec.NodeName = w.node
 	p.Status.Phase = corev1.PodRunning
 	for _, a := range w.backends {
 		p.Status.PodIPs = append(p.Status.PodIPs, corev1.PodIP{IP: a.String()})
@@ -124,7 +133,7 @@ func (w workload) slice(i int, endpoints ...netip.Addr) *discoveryv1.EndpointSli
 		if a.Is6() {
 			s.AddressType = discoveryv1.AddressTypeIPv6
 		}
-		node := nodeName
+		node := w.node
 		s.Endpoints = append(s.Endpoints, discoveryv1.Endpoint{Addresses: []string{a.String()}, NodeName: &node})
 	}
 	return s

@@ -15,6 +15,7 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"runtime/pprof"
 	"slices"
 	"strings"
 	"syscall"
@@ -54,7 +55,7 @@ type settings struct {
 }
 
 func thorough() settings {
-	return settings{changes: 500, starts: 4, rounds: 15, slice: 400 * time.Millisecond, audits: 5, files: 50, latency: 3 * time.Second}
+	return settings{changes: 500, starts: 3, rounds: 15, slice: 400 * time.Millisecond, audits: 5, files: 50, latency: 3 * time.Second}
 }
 
 func quick() settings {
@@ -71,9 +72,10 @@ func main() {
 	}
 }
 
-func run(ctx context.Context) error {
+func run(ctx context.Context) (err error) {
 	write := flag.String("write", "", "also put the tables into this document, between its markers")
 	only := flag.String("only", "", "comma-separated sections to run (default all)")
+	profile := flag.String("cpuprofile", "", "write a profile for `go tool pprof`")
 	fast := flag.Bool("quick", false, "few repetitions: for working on the program, not for numbers")
 	flag.Parse()
 	if os.Geteuid() != 0 {
@@ -88,6 +90,15 @@ func run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	stop, err := profileTo(*profile)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, stop()) }()
+	return s.runAll(ctx, chosen, *write)
+}
+
+func (s settings) runAll(ctx context.Context, chosen []section, write string) error {
 	for _, part := range chosen {
 		start := time.Now()
 		tables, err := part.run(ctx, s)
@@ -97,13 +108,31 @@ func run(ctx context.Context) error {
 		s.log.Info("measured", "section", part.name, "took", time.Since(start).Round(time.Second))
 		text := render(tables)
 		fmt.Printf("## %s\n\n%s\n", part.title, text)
-		if *write != "" {
-			if err := writeSection(*write, part.name, text); err != nil {
+		if write != "" {
+			if err := writeSection(write, part.name, text); err != nil {
 				return err
 			}
 		}
 	}
 	return nil
+}
+
+// profileTo profiles the processor until stop is called; without a path it does nothing.
+func profileTo(path string) (stop func() error, err error) {
+	if path == "" {
+		return func() error { return nil }, nil
+	}
+	f, err := os.Create(path)
+	if err != nil {
+		return nil, err
+	}
+	if err := pprof.StartCPUProfile(f); err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return func() error {
+		pprof.StopCPUProfile()
+		return f.Close()
+	}, nil
 }
 
 func choose(names string) ([]section, error) {

@@ -63,9 +63,9 @@ func translatedPath(services int) (*path, error) {
 }
 
 func (p *path) program(services int) error {
-	objects := fleet(services - 1)
+	objects := fleet(services-1, services-1)
 	web := workload{
-		key: nat.Key{Namespace: "tenant-a", Name: "vm-instance-web"}, whole: true,
+		node: nodeName, key: nat.Key{Namespace: "tenant-a", Name: "vm-instance-web"}, whole: true,
 		publics: publicAddrs(), backends: p.topo.Web.Addrs,
 	}
 	web.addTo(objects)

@@ -18,19 +18,22 @@ import (
 
 func measureStart(ctx context.Context, s settings) ([]*table, error) {
 	t := newTable(fmt.Sprintf("Milliseconds from the objects in memory to a programmed kernel: median (smallest–largest) of %d. "+
-		"All machines are on this node. The processor time is that of the whole process, with its garbage collector.", s.starts),
-		"Services", "start on", "policy", "kernel", "total", "processor ms", "goal")
-	goals := map[int]string{10_000: "300", 100_000: "3000"}
-	for _, n := range []int{10_000, 100_000} {
-		objects := fleet(n)
+		"The processor time is that of the whole process, with its garbage collector.", s.starts),
+		"Services", "of them here", "start on", "policy", "kernel", "total", "processor ms", "goal")
+	for _, size := range []struct {
+		services, local int
+		goal            string
+	}{{10_000, 10_000, "300"}, {100_000, 10_000, "3000"}, {100_000, 100_000, "3000"}} {
+		objects := fleet(size.services, size.local)
 		var cold, warm [4][]float64
 		for range s.starts {
 			if err := errors.Join(startTwice(objects, &cold, &warm), ctx.Err()); err != nil {
-				return nil, fmt.Errorf("%d Services: %w", n, err)
+				return nil, fmt.Errorf("%d Services: %w", size.services, err)
 			}
 		}
-		t.add(strconv.Itoa(n), "an empty kernel", extremes(cold[0]), extremes(cold[1]), extremes(cold[2]), extremes(cold[3]), goals[n])
-		t.add(strconv.Itoa(n), "an up-to-date table", extremes(warm[0]), extremes(warm[1]), extremes(warm[2]), extremes(warm[3]), "")
+		n, here := strconv.Itoa(size.services), strconv.Itoa(size.local)
+		t.add(n, here, "an empty kernel", extremes(cold[0]), extremes(cold[1]), extremes(cold[2]), extremes(cold[3]), size.goal)
+		t.add(n, here, "an up-to-date table", extremes(warm[0]), extremes(warm[1]), extremes(warm[2]), extremes(warm[3]), "")
 	}
 	return []*table{t}, nil
 }
