@@ -46,6 +46,7 @@ type Agent struct {
 	log     *slog.Logger
 	table   *nft.Table
 	node    *node.Node
+	kernel  *conntrack.Netlink
 	flows   conntrack.Table
 	auditor *conntrack.Auditor
 	loop    *loop
@@ -79,11 +80,10 @@ func (a *Agent) open() (err error) {
 	if a.table, err = nft.Open(table); err != nil {
 		return err
 	}
-	flows, err := conntrack.Open(a.options.NetNS)
-	if err != nil {
+	if a.kernel, err = conntrack.Open(a.options.NetNS); err != nil {
 		return err
 	}
-	a.flows = a.options.hooks.wrap(flows)
+	a.flows = a.options.hooks.wrap(a.kernel)
 	a.auditor = conntrack.NewAuditor(a.flows, conntrack.Config{Log: a.log})
 	return nil
 }

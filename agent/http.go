@@ -30,10 +30,13 @@ type Report struct {
 	Translations []TranslationReport `json:"translations"`
 	Verdicts     []nat.Verdict       `json:"verdicts"`
 	// Drops are the guards' counters.
-	Drops    []nft.Counter  `json:"drops"`
-	Audit    AuditReport    `json:"audit"`
-	Warnings []node.Warning `json:"warnings"`
-	Problems []string       `json:"problems"`
+	Drops []nft.Counter `json:"drops"`
+	// Shards has an entry for each address of the shard that this node serves.
+	Shards    []ShardReport   `json:"shards"`
+	Conntrack ConntrackReport `json:"conntrack"`
+	Audit     AuditReport     `json:"audit"`
+	Warnings  []node.Warning  `json:"warnings"`
+	Problems  []string        `json:"problems"`
 }
 
 // AuditReport says what the flow audit did since the agent started.
@@ -111,6 +114,8 @@ func (a *Agent) Report(ctx context.Context) (Report, error) {
 	}
 	flows, flowErr := conntrack.Count(ctx, a.flows, public)
 	drops, dropErr := a.table.Counters()
+	shards, shardErr := a.shardReports(ctx)
+	tracking, trackErr := a.conntrackReport(ctx)
 	warnings, warnErr := a.node.Warnings()
 	r := Report{
 		Node:         plan.Node,
@@ -118,6 +123,8 @@ func (a *Agent) Report(ctx context.Context) (Report, error) {
 		Translations: []TranslationReport{},
 		Verdicts:     plan.Verdicts,
 		Drops:        drops,
+		Shards:       shards,
+		Conntrack:    tracking,
 		Audit:        auditReport(a.auditor.Stats()),
 		Warnings:     append([]node.Warning{}, warnings...),
 		Problems:     a.options.Source.Problems(),
@@ -128,7 +135,7 @@ func (a *Agent) Report(ctx context.Context) (Report, error) {
 	if r.Health.Predecessor {
 		r.Problems = append(r.Problems, predecessorConflict)
 	}
-	for _, err := range []error{flowErr, dropErr, warnErr} {
+	for _, err := range []error{flowErr, dropErr, warnErr, shardErr, trackErr} {
 		if err != nil {
 			r.Problems = append(r.Problems, err.Error())
 		}

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/natplane/natplane/conntrack"
@@ -34,6 +35,9 @@ type loop struct {
 	queries chan func()
 	health  *health
 	passes  *passMetrics
+
+	// shard is what the kernel holds of a shard, for those who ask outside of the loop.
+	shard atomic.Pointer[nat.Shard]
 
 	// engine is nil until the first pass.
 	engine *nat.Engine
@@ -224,6 +228,8 @@ func (l *loop) settled(result nft.Result, took time.Duration) {
 	}
 	l.backoff.reset()
 	l.health.applied()
+	shard := l.engine.Shard()
+	l.shard.Store(&shard)
 	if result.Added+result.Removed > 0 || result.Replaced {
 		l.log.Info("programmed", "added", result.Added, "removed", result.Removed, "replaced", result.Replaced, "took", took)
 	}

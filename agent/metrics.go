@@ -10,6 +10,9 @@ import (
 	"github.com/natplane/natplane/nft"
 )
 
+// scrapeTimeout bounds what a scrape asks of the kernel; Prometheus waits 10 s unless told otherwise.
+const scrapeTimeout = 5 * time.Second
+
 // passMetrics are counted by the loop.
 type passMetrics struct {
 	duration prometheus.Histogram
@@ -74,6 +77,7 @@ func (*kernelCollector) Describe(chan<- *prometheus.Desc) {}
 func (c *kernelCollector) Collect(out chan<- prometheus.Metric) {
 	c.collectHealth(out)
 	c.collectAudit(out)
+	c.collectShard(out)
 	counters, err := c.agent.table.Counters()
 	if err != nil {
 		return // the scrape goes on without them; programming reports a table that cannot be read

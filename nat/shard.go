@@ -219,6 +219,14 @@ func (e *Engine) settleShard(h *Host) {
 	}
 }
 
+// Shard returns the shard that this node serves, the zero value for none.
+func (e *Engine) Shard() Shard {
+	if e.host == nil {
+		return Shard{}
+	}
+	return e.host.Shard
+}
+
 func (e *Engine) shardTranslations() []Translation {
 	var list []Translation
 	if e.served == nil {

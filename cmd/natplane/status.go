@@ -89,6 +89,17 @@ func printReport(w io.Writer, r agent.Report) error {
 		return err
 	}
 	fmt.Fprintln(w)
+	for _, s := range r.Shards {
+		fmt.Fprintf(w, "shard %s (%s): %d flows, %d ports", s.Address, s.Owner, s.Flows, s.Ports)
+		if s.Busiest != "" {
+			fmt.Fprintf(w, ", busiest peer %s with %d of %d", s.Busiest, s.BusiestPorts, s.PortsPerPeer)
+		}
+		fmt.Fprintln(w)
+	}
+	if c := r.Conntrack; c.Limit > 0 {
+		fmt.Fprintf(w, "connection tracking: %d of %d flows, %d refused for want of a port, %d packets dropped\n",
+			c.Entries, c.Limit, c.InsertFailed, c.Dropped)
+	}
 	for _, d := range r.Drops {
 		if d.Packets > 0 {
 			fmt.Fprintf(w, "dropped %d: %s (%s)\n", d.Packets, d.Comment, d.Chain)
