@@ -18,6 +18,7 @@ import (
 
 	"github.com/natplane/natplane/agent"
 	"github.com/natplane/natplane/conntrack"
+	"github.com/natplane/natplane/nat"
 	"github.com/natplane/natplane/testenv"
 )
 
@@ -55,13 +56,26 @@ func (f *faults) send(send func() error) error {
 	var fail func(func() error) error
 	if len(f.commit) > 0 {
 		fail, f.commit = f.commit[0], f.commit[1:]
-		f.broken++
 	}
 	f.mu.Unlock()
 	if fail == nil {
 		return send()
 	}
-	return fail(send)
+	err := fail(send)
+	if err != nil {
+		f.set(func(f *faults) { f.broken++ })
+	}
+	return err
+}
+
+// requireUsed shows that every transaction that was to fail did, and returns how many failed.
+func (f *faults) requireUsed(t testing.TB) int {
+	t.Helper()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	require.Empty(t, f.commit)
+	require.Positive(t, f.broken)
+	return f.broken
 }
 
 // faultyTable is the kernel's table of flows with its failures.
@@ -138,20 +152,28 @@ func failingStage(t testing.TB, edits ...func(*agent.Options)) (s *stage, f *fau
 	return newStage(t, p, p.topo.Web), f, log, metric
 }
 
+// failedTransactions are what the next transactions of an agent may end with.
+func failedTransactions() map[string][]func(func() error) error {
+	applied := func(send func() error) error { return errors.Join(send(), fmt.Errorf("injected: %w", unix.ENOBUFS)) }
+	passing := func(send func() error) error { return send() }
+	return map[string][]func(func() error) error{
+		// After an error the table is taken again by a new connection, which is a transaction too.
+		"applied by the second attempt": {failing(unix.EPERM), passing, applied},
+		"EPERM":                         {failing(unix.EPERM)},
+		"EEXIST":                        {failing(unix.EEXIST)},
+		"ENOENT":                        {failing(unix.ENOENT)},
+		"ENOBUFS not applied":           {failing(unix.ENOBUFS)},
+		"ENOBUFS applied":               {applied},
+		"dead socket":                   {failing(unix.EBADF)},
+		"again and again":               {failing(unix.EPERM), failing(unix.ENOBUFS), failing(unix.ENOENT), applied, failing(unix.EEXIST)},
+	}
+}
+
 // TestFieldCase_B51_FlowsFollowAlsoAfterFailedTransactions: whatever the transaction of a move fails with, once or several times, table and
 // flows are right in the end, log and metrics say that it failed, and an unrelated change in the same pass is not lost.
 func TestFieldCase_B51_FlowsFollowAlsoAfterFailedTransactions(t *testing.T) {
 	t.Parallel()
-	applied := func(send func() error) error { return errors.Join(send(), fmt.Errorf("injected: %w", unix.ENOBUFS)) }
-	for name, fails := range map[string][]func(func() error) error{
-		"EPERM":               {failing(unix.EPERM)},
-		"EEXIST":              {failing(unix.EEXIST)},
-		"ENOENT":              {failing(unix.ENOENT)},
-		"ENOBUFS not applied": {failing(unix.ENOBUFS)},
-		"ENOBUFS applied":     {applied},
-		"dead socket":         {failing(unix.EBADF)},
-		"again and again":     {failing(unix.EPERM), failing(unix.ENOBUFS), failing(unix.ENOENT), applied, failing(unix.EEXIST)},
-	} {
+	for name, fails := range failedTransactions() {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s, f, log, metric := failingStage(t)
@@ -168,7 +190,7 @@ func TestFieldCase_B51_FlowsFollowAlsoAfterFailedTransactions(t *testing.T) {
 			s.objects.pod(tenantNamespace+"pod", "node-a", s.topo.Pod.Addrs...)
 			s.settle()
 
-			require.Equal(t, len(fails), f.put())
+			failed := f.requireUsed(t)
 			for _, c := range both {
 				requireCut(t, "TCP in", c.in["TCP in"])
 				c.requireArrivesAt(t, db, atDB)
@@ -179,8 +201,41 @@ func TestFieldCase_B51_FlowsFollowAlsoAfterFailedTransactions(t *testing.T) {
 			s.requireFresh(t, "node-a")
 			require.Contains(t, elements(t, s.topo.NodeA.NS), "whole4 203.0.113.11")
 			require.Positive(t, log.lines("a transaction failed; reading the table again")+log.lines("programming failed"), log)
-			require.GreaterOrEqual(t, metric("natplane_programming_failures_total"), float64(len(fails)))
+			require.GreaterOrEqual(t, metric("natplane_programming_failures_total"), float64(failed))
 			require.EqualValues(t, 1, metric("natplane_ready"))
+		})
+	}
+}
+
+// TestFieldCase_B51_FlowsEndAlsoAfterFailedTransactions: when the address itself is gone, table and state know nothing of it any more.
+func TestFieldCase_B51_FlowsEndAlsoAfterFailedTransactions(t *testing.T) {
+	t.Parallel()
+	for name, fails := range failedTransactions() {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s, f, _, _ := failingStage(t)
+			s.objects.change(shard(200))
+			s.settle()
+			both := s.converseBoth(t, 10)
+			for _, fam := range testenv.Families() {
+				overUDP().connect(t, s.topo.Pod.NS, anywhere(), s.udpOut.At(s.topo.Ext.Addr(fam)))
+				require.NotEmpty(t, through(t, s.topo.NodeA.NS, public(fam, 200)))
+			}
+			f.set(func(f *faults) { f.commit = fails })
+			gone := nat.NewObjects()
+			gone.Services[key(tenantNamespace+"web")] = nil
+			for k := range shard(200).Shards {
+				gone.Shards[k] = nil
+			}
+			s.objects.change(gone)
+			s.settle()
+			f.requireUsed(t)
+			for _, c := range both {
+				c.requireInCut(t)
+				c.requireOutCut(t)
+				c.requireNoFlow(t, s.machine)
+				require.Empty(t, through(t, s.topo.NodeA.NS, public(c.f, 200)))
+			}
 		})
 	}
 }

@@ -47,7 +47,9 @@ type loop struct {
 	verdicts map[object]nat.Verdict
 	gone     map[nat.Key]struct{}
 	// unsure is true when the kernel has to be read before anything is written: at the start and after any trouble.
-	unsure  bool
+	unsure bool
+	// former is what the audit of the next success has to look for.
+	former  former
 	backoff backoff
 	waiting bool
 	// lock is held where the table's owner flag does not tell two agents apart.
@@ -67,7 +69,7 @@ func newLoop(a *Agent) *loop {
 		config: a.options.Policy, takeOver: !a.options.LeavePredecessor,
 		facts: make(chan struct{}, 1), queries: make(chan func()),
 		health: &health{}, passes: newPassMetrics(),
-		verdicts: map[object]nat.Verdict{}, gone: map[nat.Key]struct{}{},
+		verdicts: map[object]nat.Verdict{}, gone: map[nat.Key]struct{}{}, former: former{},
 		unsure: true,
 	}
 }
@@ -209,14 +211,16 @@ func (l *loop) program(delta nat.Delta) (nft.Result, error) {
 		l.log.Warn("a transaction failed; reading the table again", "error", err)
 		l.unsure = true
 	}
+	l.former.addDelta(delta)
 	state := l.engine.State()
 	result, err := l.syncOrTakeOver(state)
+	l.former.add(result.Former...)
 	if err != nil {
 		return result, err
 	}
 	l.unsure = false
 	// Whatever happened in between, also to an agent that died before its audit was done: every flow is looked at once.
-	l.auditor.Reset(state, conntrack.Look{Everything: true, Addresses: result.Former})
+	l.auditor.Reset(state, conntrack.Look{Everything: true, Addresses: l.former.take()})
 	return result, nil
 }
 
