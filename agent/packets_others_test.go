@@ -134,6 +134,24 @@ func TestPublicSourcesCannotBeBorrowed(t *testing.T) {
 	})
 }
 
+// TestAMachineCannotBorrowItsNeighbour: with its private source it would leave with the neighbour's public address.
+func TestAMachineCannotBorrowItsNeighbour(t *testing.T) {
+	t.Parallel()
+	p := machinesPlane(t)
+	web, db, ext := p.topo.Web, p.topo.DB, p.topo.Ext
+	uplink := testenv.CaptureT(t, p.topo.NodeA.NS, p.topo.NodeA.Uplink)
+	eachFamily(t, func(t *testing.T, f testenv.Family) {
+		for _, packet := range strays(t, db.Addr(f), ext.Addr(f)) {
+			send(t, web.NS, packet)
+		}
+		uplink.Never(t, "a packet of web with the identity of db", func(pk testenv.Packet) bool {
+			return pk.Src == public(f, 20) || pk.Src == db.Addr(f)
+		})
+		visit{name: "db itself", from: db.NS, to: ext.Addr(f), sees: public(f, 20)}.check(t)
+		require.NoError(t, uplink.Reset())
+	})
+}
+
 // TestPrivateSourcesFromOutsideAreNotTranslated: a packet that came by the uplink gets nobody's public address.
 func TestPrivateSourcesFromOutsideAreNotTranslated(t *testing.T) {
 	t.Parallel()

@@ -123,6 +123,14 @@ func notLocalSource() match {
 	}
 }
 
+// noWayBack is `fib saddr . iif oif missing`: the route to the source does not lead to the interface that the packet came by.
+func noWayBack() match {
+	return match{
+		&expr.Fib{Register: reg1, FlagSADDR: true, FlagIIF: true, FlagPRESENT: true, ResultOIF: true},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: reg1, Data: native(0)},
+	}
+}
+
 // mapped is the end of `... map @map`: register 1 holds the value from here on.
 func (f family) mapped(s setID) expr.Any {
 	return &expr.Lookup{SourceRegister: reg1, DestRegister: reg1, IsDestRegSet: true, SetName: f.set(s)}

@@ -52,6 +52,11 @@ func ingressGuardRules() []rule {
 			iifIn(workloadIf), f.guard(), f.saddrIn(public4), drop()))
 	}
 	for _, f := range families() {
+		// iifname @workload_if ip saddr @managed4 fib saddr . iif oif missing counter drop
+		rules = append(rules, newRule("a local workload borrows the address of another, and with it its identity outside",
+			iifIn(workloadIf), f.guard(), f.saddrIn(managed4), noWayBack(), drop()))
+	}
+	for _, f := range families() {
 		// ct state related ip daddr @listed4 counter drop
 		rules = append(rules, newRule("a conntrack helper opens nothing that is not listed",
 			ctState(expr.CtStateBitRELATED), f.guard(), f.daddrIn(listed4), drop()))
