@@ -50,6 +50,9 @@ type Verdict struct {
 	PrimaryEgress []netip.Addr `json:"primaryEgress"`
 	// Reporter is the node that writes the verdict to the object's status; every node names the same.
 	Reporter string `json:"-"`
+	// Unsure is true when a family has several equally good backends and this node translates to none of them: it cannot know whether
+	// another node does, which knows better what to report.
+	Unsure bool `json:"-"`
 }
 
 // Key names the object.
@@ -58,7 +61,7 @@ func (v Verdict) Key() Key { return Key{Namespace: v.Namespace, Name: v.Name} }
 // Equal reports whether both say the same.
 func (v Verdict) Equal(o Verdict) bool {
 	return v.Kind == o.Kind && v.Namespace == o.Namespace && v.Name == o.Name && v.Programmed == o.Programmed &&
-		v.Reason == o.Reason && v.Message == o.Message && v.Reporter == o.Reporter &&
+		v.Reason == o.Reason && v.Message == o.Message && v.Reporter == o.Reporter && v.Unsure == o.Unsure &&
 		slices.Equal(v.Addresses, o.Addresses) && slices.Equal(v.PrimaryEgress, o.PrimaryEgress)
 }
 
@@ -138,6 +141,10 @@ func (e *Engine) judge(r *resolution) Verdict {
 		}
 	}
 	v.Reporter = e.reporter(r)
+	for _, f := range families {
+		c := r.choices[f]
+		v.Unsure = v.Unsure || len(held[f]) > 0 && len(c.rivals) > 0 && !c.found()
+	}
 	j.conclude(&v)
 	return v
 }

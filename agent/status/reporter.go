@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/util/flowcontrol"
 	"k8s.io/client-go/util/workqueue"
@@ -24,6 +25,9 @@ const (
 	writesBurst     = 40
 	// spacing is the least time between two writes to one Service: one that flaps is described once per second.
 	spacing = time.Second
+	// doubt is how long bad news waits: the slices of the two families, or a Service and its Pod, come one after the other, and what holds
+	// only in between is not worth a write and an Event.
+	doubt = 300 * time.Millisecond
 	// repairDelay is how long a condition that someone else changed stays: two nodes that hand over the role of the reporter need a
 	// moment to agree, and must not correct each other meanwhile.
 	repairDelay = 3 * time.Second
@@ -69,8 +73,9 @@ type task struct {
 	verdict *nat.Verdict
 	// have is the latest state that is known, seen or written.
 	have Observed
-	// wrote is when this node last wrote.
+	// wrote is when this node last wrote, and said what.
 	wrote time.Time
+	said  []metav1.Condition
 }
 
 // New returns a Reporter that writes once Run is called.
@@ -93,7 +98,7 @@ func New(o Options) *Reporter {
 // Report notes new verdicts and Services that are no longer ours. A Service whose reporter is another node by now is forgotten: that node
 // overwrites what was written here.
 func (r *Reporter) Report(changed []nat.Verdict, gone []nat.Key) {
-	var due []nat.Key
+	var due, doubtful []nat.Key
 	r.mu.Lock()
 	for _, v := range changed {
 		if v.Kind != nat.KindService {
@@ -112,7 +117,11 @@ func (r *Reporter) Report(changed []nat.Verdict, gone []nat.Key) {
 			r.tasks[key] = t
 		}
 		t.verdict = &v
-		due = append(due, key)
+		if v.Programmed {
+			due = append(due, key)
+		} else {
+			doubtful = append(doubtful, key)
+		}
 	}
 	for _, key := range gone {
 		if t := r.tasks[key]; t != nil {
@@ -123,6 +132,9 @@ func (r *Reporter) Report(changed []nat.Verdict, gone []nat.Key) {
 	r.mu.Unlock()
 	for _, key := range due {
 		r.queue.Add(key)
+	}
+	for _, key := range doubtful {
+		r.queue.AddAfter(key, doubt)
 	}
 }
 

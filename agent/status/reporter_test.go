@@ -277,3 +277,60 @@ func TestOthersReport(t *testing.T) {
 	r.Report(changed(foreign), nil)
 	require.Empty(t, r.tasks)
 }
+
+func TestAnUnsureVerdictLeavesTheWordToTheNodeThatKnows(t *testing.T) {
+	says := func(reason nat.Reason, message string) []metav1.Condition {
+		return conditions(refused(reason, message), nil, time.Now())
+	}
+	unsure := refused(nat.ReasonMultipleBackends, "nothing is programmed")
+	unsure.Unsure = true
+	sure := refused(nat.ReasonMultipleBackends, "10.244.1.10 stays")
+	others := says(nat.ReasonMultipleBackends, "10.244.1.10 stays")
+	require.True(t, task{verdict: &unsure, have: Observed{Conditions: others}}.knownBetter())
+	require.True(t, task{verdict: &unsure, have: Observed{Conditions: others}, said: says(nat.ReasonMultipleBackends, "own")}.knownBetter())
+	require.False(t, task{verdict: &unsure, have: Observed{Conditions: others}, said: others}.knownBetter(), "its own words it may correct")
+	require.False(t, task{verdict: &unsure, have: Observed{Conditions: says(nat.ReasonNoBackend, "none")}}.knownBetter(), "something else")
+	require.False(t, task{verdict: &unsure}.knownBetter(), "nothing was said yet")
+	require.False(t, task{verdict: &sure, have: Observed{Conditions: says(nat.ReasonMultipleBackends, "nothing")}}.knownBetter())
+	require.False(t, task{}.knownBetter())
+}
+
+func TestAnUnsureNodeCorrectsItsOwnWords(t *testing.T) {
+	s := newServer()
+	r := run(t, s)
+	for _, message := range []string{"two backends", "three backends"} {
+		v := refused(nat.ReasonMultipleBackends, message)
+		v.Unsure = true
+		r.Report(changed(v), nil)
+		testenv.Eventually(t, limit, message, func() (err error) {
+			s.set(func(s *server) {
+				if c := find(s.service.Status.Conditions, Programmed); c == nil || c.Message != message {
+					err = fmt.Errorf("%+v", c)
+				}
+			})
+			return err
+		})
+	}
+}
+
+func TestWhatHoldsForAMomentIsNotWritten(t *testing.T) {
+	s := newServer()
+	r := run(t, s)
+	r.Report(changed(served("203.0.113.10")), nil)
+	s.reasons(t, ReasonSelected, "Programmed")
+	r.Report(changed(refused(nat.ReasonElsewhere, "one family has moved")), nil)
+	r.Report(changed(served("203.0.113.10")), nil)
+	r.Report(changed(served("203.0.113.11")), nil)
+	testenv.Eventually(t, limit, "the next address", func() (err error) {
+		s.set(func(s *server) {
+			if c := find(s.service.Status.Conditions, PrimaryEgress); c.Message != "connections of the backend leave with 203.0.113.11" {
+				err = errors.New(c.Message)
+			}
+		})
+		return err
+	})
+	s.set(func(s *server) {
+		require.Len(t, s.patches, 2)
+		require.Equal(t, []string{"PrimaryEgressSelected", "Programmed"}, s.events)
+	})
+}

@@ -31,7 +31,7 @@ func (r *Reporter) settle(ctx context.Context, key nat.Key) (time.Duration, erro
 		}
 		want = conditions(*t.verdict, t.have.Conditions, time.Now())
 	}
-	if sameConditions(t.have.Conditions, want) {
+	if sameConditions(t.have.Conditions, want) || t.knownBetter() {
 		r.settled(key, t, t.have, t.wrote)
 		return 0, nil
 	}
@@ -52,10 +52,21 @@ func (r *Reporter) settle(ctx context.Context, key nat.Key) (time.Duration, erro
 	case err != nil:
 		return 0, fmt.Errorf("status of Service %s: %w", key, err)
 	}
+	t.said = want
 	r.settled(key, t, wrote, time.Now())
 	r.succeeded()
 	r.announce(ctx, key, t.have, want)
 	return 0, nil
+}
+
+// knownBetter reports whether the verdict is unsure and another node says the same with the particulars. Otherwise an agent that starts while
+// another node keeps one of several backends would correct that node's words, be corrected, and so on.
+func (t task) knownBetter() bool {
+	if t.verdict == nil || !t.verdict.Unsure {
+		return false
+	}
+	c := find(t.have.Conditions, Programmed)
+	return c != nil && c.Reason == string(t.verdict.Reason) && !sameConditions(t.have.Conditions, t.said)
 }
 
 // task returns what is to be said about a Service, with the latest state that is known.
@@ -83,7 +94,7 @@ func (r *Reporter) settled(key nat.Key, did task, have Observed, wrote time.Time
 	if t == nil {
 		return
 	}
-	t.have, t.wrote = have, wrote
+	t.have, t.wrote, t.said = have, wrote, did.said
 	if t.verdict == nil && did.verdict == nil {
 		delete(r.tasks, key)
 	}
