@@ -29,6 +29,8 @@ type guardrails struct {
 	nodes      map[netip.Addr]string
 	public     []Range
 	reserved   []netip.Addr
+	// self are the addresses that masqueraded connections come from; see Host.
+	self [2]netip.Addr
 	// firstNode is the name that sorts first among the Node objects, or this node's own when there are none.
 	firstNode string
 }
@@ -49,6 +51,14 @@ func newGuardrails(c Config, nodes map[string]*nodeFacts, facts Facts) *guardrai
 		}
 		for _, p := range nodes[name].podCIDRs {
 			cluster = append(cluster, NamedRange{RangeOf(p), "pods of node " + name})
+		}
+	}
+	if own := nodes[c.Node]; own != nil {
+		for _, f := range families {
+			onInterface := slices.ContainsFunc(facts.Addresses, func(p netip.Prefix) bool { return p.Addr() == own.internal[f] })
+			if onInterface {
+				g.self[f] = own.internal[f]
+			}
 		}
 	}
 	for _, p := range facts.Addresses {

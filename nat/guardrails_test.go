@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
 )
 
 // TestNeverCaptured is the end of R7.
@@ -115,6 +116,33 @@ func TestHost(t *testing.T) {
 	}, hostText(s.Host.Masquerade))
 	require.Equal(t, []string{"eth0", "eth1"}, s.Host.Uplinks)
 	require.Equal(t, Shard{}, s.Host.Shard)
+}
+
+// TestNodeAddressIsWhatBothSaysAndHas: an InternalIP of the Node object that is on an interface of the node.
+func TestNodeAddressIsWhatBothSaysAndHas(t *testing.T) {
+	a := node("node-a", "198.51.100.9", "198.51.100.1", "2001:db8::1")
+	a.Status.Addresses = append([]corev1.NodeAddress{{Type: corev1.NodeExternalIP, Address: "203.0.113.1"}}, a.Status.Addresses[1:]...)
+	for name, row := range map[string]struct {
+		facts []string
+		four  string
+		six   string
+	}{
+		"both families":       {[]string{"203.0.113.1/24", "198.51.100.1/32", "2001:db8::1/64"}, "198.51.100.1", "2001:db8::1"},
+		"one on an interface": {[]string{"198.51.100.2/24", "2001:db8::1/128"}, "", "2001:db8::1"},
+		"nothing known":       {nil, "", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, _ := Build(testConfig("node-a"), objects(a, node("node-b", "198.51.100.2")), Facts{Addresses: prefixes(row.facts...)})
+			text := func(addr netip.Addr) string {
+				if !addr.IsValid() {
+					return ""
+				}
+				return addr.String()
+			}
+			require.Equal(t, row.four, text(s.Host.IPv4))
+			require.Equal(t, row.six, text(s.Host.IPv6))
+		})
+	}
 }
 
 func TestWorkloadsChangeTheHostAlone(t *testing.T) {

@@ -30,6 +30,8 @@ func podAddresses(o *corev1.Pod, node string) []netip.Addr {
 type nodeFacts struct {
 	addresses []netip.Addr
 	podCIDRs  []netip.Prefix
+	// internal are the first InternalIPs, by family.
+	internal [2]netip.Addr
 }
 
 func newNode(o *corev1.Node) *nodeFacts {
@@ -41,6 +43,9 @@ func newNode(o *corev1.Node) *nodeFacts {
 		// Hostnames are in the same list; a cloud may put an address there, so every type is read.
 		if addr, err := ParseAddress(a.Address); err == nil {
 			n.addresses = append(n.addresses, addr)
+			if f := familyOf(addr); a.Type == corev1.NodeInternalIP && !n.internal[f].IsValid() {
+				n.internal[f] = addr
+			}
 		}
 	}
 	cidrs := o.Spec.PodCIDRs
@@ -61,5 +66,5 @@ func (n *nodeFacts) equal(o *nodeFacts) bool {
 	if n == nil || o == nil {
 		return n == o
 	}
-	return slices.Equal(n.addresses, o.addresses) && slices.Equal(n.podCIDRs, o.podCIDRs)
+	return n.internal == o.internal && slices.Equal(n.addresses, o.addresses) && slices.Equal(n.podCIDRs, o.podCIDRs)
 }

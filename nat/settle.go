@@ -218,6 +218,8 @@ func (e *Engine) settleHost(d *dirty) *Change[Host] {
 	after := &Host{
 		Cluster:    e.rails.cluster,
 		Masquerade: e.rails.masquerade,
+		IPv4:       e.rails.self[ipv4],
+		IPv6:       e.rails.self[ipv6],
 		Uplinks:    e.facts.Uplinks,
 		Workloads:  e.workloads,
 	}

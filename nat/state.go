@@ -143,6 +143,9 @@ type Host struct {
 	// Masquerade holds the sources whose connections to public addresses are masqueraded (R10): all node addresses and
 	// --masquerade-source-cidr, sorted, not overlapping.
 	Masquerade []NamedRange
+	// IPv4 and IPv6 are this node's own addresses, as its Node object and its interfaces agree: what is masqueraded comes from
+	// them. Invalid, the kernel chooses.
+	IPv4, IPv6 netip.Addr
 	// Uplinks are the interfaces that lead to the outside, sorted.
 	Uplinks []string
 	// Workloads are the interfaces behind which local backends are routed, without the uplinks, sorted.
@@ -156,7 +159,7 @@ type Host struct {
 
 // Equal reports whether both ask the same of the kernel.
 func (h Host) Equal(o Host) bool {
-	return slices.Equal(h.Cluster, o.Cluster) && slices.Equal(h.Masquerade, o.Masquerade) &&
+	return h.IPv4 == o.IPv4 && h.IPv6 == o.IPv6 && slices.Equal(h.Cluster, o.Cluster) && slices.Equal(h.Masquerade, o.Masquerade) &&
 		slices.Equal(h.Uplinks, o.Uplinks) && slices.Equal(h.Workloads, o.Workloads) &&
 		slices.Equal(h.ShardSources, o.ShardSources) && h.Shard == o.Shard
 }

@@ -157,7 +157,27 @@ func hostElements(es []element, h *nat.Host) ([]element, []error) {
 	}
 	es, errs = linkElements(es, errs, uplinkIf, h.Uplinks)
 	es, errs = linkElements(es, errs, workloadIf, h.Workloads)
+	es, errs = nodeElements(es, errs, h)
 	return shardElements(es, errs, h)
+}
+
+// nodeElements: the kernel's own choice of a source may be any address of the node, a public one on the loopback interface included.
+func nodeElements(es []element, errs []error, h *nat.Host) ([]element, []error) {
+	for i, a := range []netip.Addr{h.IPv4, h.IPv6} {
+		if !a.IsValid() {
+			continue
+		}
+		if err := checkAddr(a, i == 0); err != nil {
+			errs = append(errs, fmt.Errorf("node address: %w", err))
+			continue
+		}
+		for _, name := range h.Uplinks {
+			if checkLink(name) == nil {
+				es = append(es, element{key: key{set: node4.of(a), link: name}, value: netip.AddrPortFrom(a, 0)})
+			}
+		}
+	}
+	return es, errs
 }
 
 func linkElements(es []element, errs []error, s setID, names []string) ([]element, []error) {

@@ -60,6 +60,7 @@ func TestBackendElements(t *testing.T) {
 func TestHostElements(t *testing.T) {
 	es, errs := hostElements(nil, &nat.Host{
 		Cluster:   []nat.NamedRange{named("why", span("10.0.0.0/8")), named("", span("fd00::/8"))},
+		IPv4:      ip("198.51.100.1"),
 		Uplinks:   []string{"up0", "up1"},
 		Workloads: []string{"va0"},
 		Shard:     nat.Shard{Owner: owner("s", "h"), IPv6: ip("2001:db8::5")},
@@ -67,7 +68,7 @@ func TestHostElements(t *testing.T) {
 	require.Empty(t, errs)
 	require.Equal(t, []string{
 		`@cluster4 10.0.0.0-10.255.255.255 comment "why"`, `@cluster6 fd00::-fdff:ffff:ffff:ffff:ffff:ffff:ffff:ffff`,
-		`@hosted6 2001:db8::5 comment "s/h"`, `@public6 2001:db8::5 comment "s/h"`,
+		`@hosted6 2001:db8::5 comment "s/h"`, `@node4 "up0" : 198.51.100.1`, `@node4 "up1" : 198.51.100.1`, `@public6 2001:db8::5 comment "s/h"`,
 		`@shard6 "up0" comment "s/h" : 2001:db8::5`, `@shard6 "up1" comment "s/h" : 2001:db8::5`,
 		`@uplink_if "up0"`, `@uplink_if "up1"`, `@workload_if "va0"`,
 	}, texts(es))

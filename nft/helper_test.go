@@ -83,6 +83,8 @@ func sampleState() nat.State {
 				named("address of node-a", span("198.51.100.1/32")), named("address of node-b", span("198.51.100.2/32")),
 				named("address of node-a", span("2001:db8:100::1/128")),
 			},
+			IPv4:      ip("198.51.100.1"),
+			IPv6:      ip("2001:db8:100::1"),
 			Uplinks:   []string{"up0"},
 			Workloads: []string{"va0", "vb0"},
 			ShardSources: []nat.NamedRange{

@@ -141,6 +141,11 @@ func (f family) toAddress(kind expr.NATType) expr.Any {
 	return &expr.NAT{Type: kind, Family: uint32(f.nfproto), RegAddrMin: reg1, RegAddrMax: reg1}
 }
 
+// iifTo is `snat ip to iifname map @map`.
+func (f family) iifTo(s setID) match {
+	return match{&expr.Meta{Key: expr.MetaKeyIIFNAME, Register: reg1}, f.mapped(s), f.toAddress(expr.NATTypeSourceNAT)}
+}
+
 // toAddressPort translates to the address in register 1 and the port after it.
 func (f family) toAddressPort(kind expr.NATType) expr.Any {
 	p := regAt(f.addrLen)

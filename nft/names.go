@@ -59,6 +59,8 @@ const (
 	cluster6
 	masquerade4
 	masquerade6
+	node4
+	node6
 	shardSources4
 	shardSources6
 	shardEcho4
@@ -123,6 +125,7 @@ func setDefs() []setDef {
 			comment: "public address . protocol . port . clients that may connect, for restricted_port"},
 		{name: "cluster", key: addr, interval: true, comment: "in-cluster destinations, never source-translated"},
 		{name: "masquerade", key: addr, interval: true, comment: "sources whose connections to public addresses are masqueraded"},
+		{name: "node", key: []part{link}, value: addr, comment: "uplink -> this node's address, which masqueraded connections come from"},
 		{name: "shard_sources", key: addr, interval: true, comment: "private sources that the shard translates or keeps in"},
 		{name: "shard_echo", key: addr, comment: "shard addresses that the node answers echo requests for (--shard-echo)"},
 	}

@@ -80,9 +80,12 @@ func localNATRules() []rule {
 func egressNATRules(ports nat.PortRange) []rule {
 	var rules []rule
 	for _, f := range families() {
-		// ct status dnat ct original ip daddr @public4 ip daddr != @managed4 masquerade
-		rules = append(rules, newRule("backend on another node: the reply must come back here",
-			ctStatus(ipsDstNAT), f.dialledIn(public4), f.guard(), f.daddrNotIn(managed4), masquerade()))
+		remote := slices.Concat(ctStatus(ipsDstNAT), f.dialledIn(public4), f.guard(), f.daddrNotIn(managed4))
+		rules = append(rules,
+			// ct status dnat ct original ip daddr @public4 ip daddr != @managed4 snat ip to iifname map @node4
+			newRule("backend on another node: the reply must come back here", remote, f.iifTo(node4)),
+			// ct status dnat ct original ip daddr @public4 ip daddr != @managed4 masquerade
+			newRule("the same while the node's address is not known", remote, masquerade()))
 	}
 	for _, f := range families() {
 		// ct original ip daddr @cluster4 return
@@ -94,9 +97,13 @@ func egressNATRules(ports nat.PortRange) []rule {
 			iifNotIn(uplinkIf), f.guard(), match{f.load(f.saddr, reg1), f.mapped(egress4), f.toAddress(expr.NATTypeSourceNAT)}))
 	}
 	for _, f := range families() {
-		// ct status dnat ct original ip daddr @public4 ip saddr @masquerade4 masquerade
-		rules = append(rules, newRule("from a node: the overlay would hand the reply past this node",
-			ctStatus(ipsDstNAT), f.dialledIn(public4), f.guard(), f.saddrIn(masquerade4), masquerade()))
+		// The reply to a process of this node comes here anyway.
+		fromNode := slices.Concat(ctStatus(ipsDstNAT), f.dialledIn(public4), f.guard(), f.saddrIn(masquerade4), notLocalSource())
+		rules = append(rules,
+			// ct status dnat ct original ip daddr @public4 ip saddr @masquerade4 fib saddr type != local snat ip to iifname map @node4
+			newRule("from another node: the overlay would hand the reply past this node", fromNode, f.iifTo(node4)),
+			// ct status dnat ct original ip daddr @public4 ip saddr @masquerade4 fib saddr type != local masquerade
+			newRule("the same by another interface than an uplink", fromNode, masquerade()))
 	}
 	for _, f := range families() {
 		// iifname != @uplink_if ip saddr @shard_sources4 ip daddr != @shard_sources4 fib saddr type != local
