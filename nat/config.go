@@ -43,6 +43,8 @@ type Config struct {
 	ShardEcho bool
 	// ShardPorts are the source ports of translated shard connections; the zero value leaves the choice to the kernel.
 	ShardPorts PortRange
+	// Tenants are the interfaces behind which shard sources may have equal addresses.
+	Tenants Tenants
 	// Reserved addresses are never captured: those of the API server (R7).
 	Reserved []netip.Addr
 }
@@ -96,6 +98,9 @@ func (c Config) Validate() error {
 	}
 	if err := c.ShardPorts.validate(); err != nil {
 		errs = append(errs, fmt.Errorf("--shard-ports: %w", err))
+	}
+	if err := c.Tenants.validate(); err != nil {
+		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
 }

@@ -34,6 +34,7 @@ type shard struct {
 	asked, told [2]netip.Addr
 	invalid     []string
 	nat64       bool
+	generation  int64
 }
 
 func newShard(o *EgressShard) *shard {
@@ -45,6 +46,8 @@ func newShard(o *EgressShard) *shard {
 		uid:     o.UID,
 		created: o.CreationTimestamp.Unix(),
 		nat64:   o.Spec.NAT64Prefix != "",
+
+		generation: o.Generation,
 	}
 	if kind := o.Spec.TargetRef.Kind; kind == "" || kind == "Node" {
 		s.node = o.Spec.TargetRef.Name
@@ -82,7 +85,7 @@ func (s *shard) equal(o *shard) bool {
 		return s == o
 	}
 	return s.key == o.key && s.uid == o.uid && s.created == o.created && s.node == o.node && s.asked == o.asked &&
-		s.told == o.told && s.nat64 == o.nat64 && slices.Equal(s.invalid, o.invalid)
+		s.told == o.told && s.nat64 == o.nat64 && s.generation == o.generation && slices.Equal(s.invalid, o.invalid)
 }
 
 // older orders shards by age as Services are.

@@ -269,3 +269,34 @@ func TestStatusOfAShardIsNoChange(t *testing.T) {
 	require.True(t, out.Delta.Empty())
 	require.Empty(t, out.Verdicts)
 }
+
+func TestShardWithoutAnUplinkTranslatesNothing(t *testing.T) {
+	c := testConfig("node-a")
+	c.ShardCIDRs = DefaultShardCIDRs()
+	e := NewEngine(c, nil)
+	facts := Facts{Addresses: []netip.Prefix{netip.MustParsePrefix("198.51.100.1/24")}}
+	e.Apply(objects(egressShard(one, shard4)), facts)
+	v := e.Verdicts()[0]
+	require.False(t, v.Programmed)
+	require.Equal(t, ReasonUplinksMissing, v.Reason)
+	require.Empty(t, v.Addresses)
+
+	facts.Uplinks = []string{"up0"}
+	out := e.Apply(NewObjects(), facts)
+	require.Len(t, out.Verdicts, 1)
+	require.True(t, out.Verdicts[0].Programmed)
+}
+
+// TestNewGenerationOfAShardIsReported, though nothing else is new: its status says which generation was judged.
+func TestNewGenerationOfAShardIsReported(t *testing.T) {
+	c := testConfig("node-a")
+	c.ShardCIDRs = DefaultShardCIDRs()
+	e := NewEngine(c, nil)
+	e.Apply(objects(egressShard(one, shard4)), Facts{})
+	drained := egressShard(one, shard4)
+	drained.Spec.Drain, drained.Generation = true, 2
+	out := e.Apply(objects(drained), Facts{})
+	require.Nil(t, out.Delta.Host)
+	require.Len(t, out.Verdicts, 1)
+	require.EqualValues(t, 2, out.Verdicts[0].Generation)
+}

@@ -14,6 +14,8 @@ const (
 	ReasonAddressesProgrammed Reason = "AddressesProgrammed"
 	ReasonAddressUnassigned   Reason = "AddressUnassigned"
 	ReasonShardConflict       Reason = "ShardConflict"
+	// ReasonUplinksMissing is for a node without an uplink: there is nothing to leave by.
+	ReasonUplinksMissing Reason = "UplinksMissing"
 	// ReasonShardRoleOff is for a node whose agent was told to serve no shards.
 	ReasonShardRoleOff Reason = "ShardRoleOff"
 )
@@ -36,7 +38,7 @@ func (e *Engine) settleShardVerdicts() (changed []Verdict) {
 // judgeShard says what became of a shard of this node.
 func (e *Engine) judgeShard(s *shard, here []*shard) Verdict {
 	v := Verdict{
-		Kind: KindEgressShard, Namespace: s.key.Namespace, Name: s.key.Name, Reporter: e.config.Node,
+		Kind: KindEgressShard, Namespace: s.key.Namespace, Name: s.key.Name, Reporter: e.config.Node, Generation: s.generation,
 		Addresses: []netip.Addr{}, PrimaryEgress: []netip.Addr{},
 	}
 	if e.config.ShardRole == ShardOff {
@@ -53,6 +55,11 @@ func (e *Engine) judgeShard(s *shard, here []*shard) Verdict {
 		return v
 	}
 	e.judgeShardAddresses(s, &v)
+	// A plan knows no address of the node at all, and takes for granted that there is an uplink.
+	if len(e.facts.Uplinks) == 0 && len(e.facts.Addresses) > 0 && len(v.Addresses) > 0 {
+		v.Programmed, v.Reason, v.Addresses = false, ReasonUplinksMissing, []netip.Addr{}
+		v.Message = "the node has no default route and no --uplink; nothing is translated"
+	}
 	return v
 }
 

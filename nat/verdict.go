@@ -48,6 +48,8 @@ type Verdict struct {
 	Addresses []netip.Addr `json:"addresses"`
 	// PrimaryEgress are those that a backend on this node leaves with, at most one per family.
 	PrimaryEgress []netip.Addr `json:"primaryEgress"`
+	// Generation is that of an EgressShard that was judged.
+	Generation int64 `json:"-"`
 	// Reporter is the node that writes the verdict to the object's status; every node names the same.
 	Reporter string `json:"-"`
 	// Unsure is true when a family has several equally good backends and this node translates to none of them: it cannot know whether
@@ -61,7 +63,7 @@ func (v Verdict) Key() Key { return Key{Namespace: v.Namespace, Name: v.Name} }
 // Equal reports whether both say the same.
 func (v Verdict) Equal(o Verdict) bool {
 	return v.Kind == o.Kind && v.Namespace == o.Namespace && v.Name == o.Name && v.Programmed == o.Programmed &&
-		v.Reason == o.Reason && v.Message == o.Message && v.Reporter == o.Reporter && v.Unsure == o.Unsure &&
+		v.Reason == o.Reason && v.Message == o.Message && v.Reporter == o.Reporter && v.Unsure == o.Unsure && v.Generation == o.Generation &&
 		slices.Equal(v.Addresses, o.Addresses) && slices.Equal(v.PrimaryEgress, o.PrimaryEgress)
 }
 

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"sync"
 
+	"k8s.io/client-go/dynamic"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
 
@@ -37,12 +38,15 @@ type Source struct {
 	kinds    []*kind
 	changed  chan struct{}
 	observer func(nat.Key)
+	// shardObserver is the same for EgressShards.
+	shardObserver func(nat.Key)
 
 	mu       sync.Mutex
 	inbox    nat.Objects
 	unread   map[string]struct{} // kinds that were not delivered yet
 	problems map[string]string   // by kind
 	observed map[nat.Key]status.Observed
+	shards   map[nat.Key]status.ObservedShard
 }
 
 // Open prepares to follow an API server, which may be away. Nothing is asked before Run.
@@ -66,6 +70,7 @@ func Open(o Options) (*Source, error) {
 		unread:   map[string]struct{}{},
 		problems: map[string]string{},
 		observed: map[nat.Key]status.Observed{},
+		shards:   map[nat.Key]status.ObservedShard{},
 	}
 	s.gate = newGate(log, s.signal)
 	var err error
@@ -132,6 +137,22 @@ func (s *Source) Observed(key nat.Key) (status.Observed, bool) {
 // OnObserved has f called after the conditions of a Service changed or another Service took its name. It must be set before Run, and f
 // must not block.
 func (s *Source) OnObserved(f func(nat.Key)) { s.observer = f }
+
+// ShardClient speaks about EgressShards to the same API server over the same connection.
+func (s *Source) ShardClient() dynamic.NamespaceableResourceInterface {
+	return s.clients.dynamic.Resource(shardResource())
+}
+
+// ObservedShard returns an EgressShard as the API server last showed it; false when it does not show it (any more).
+func (s *Source) ObservedShard(key nat.Key) (status.ObservedShard, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	o, ok := s.shards[key]
+	return o, ok
+}
+
+// OnShardObserved is OnObserved for the status of EgressShards.
+func (s *Source) OnShardObserved(f func(nat.Key)) { s.shardObserver = f }
 
 func (s *Source) signal() {
 	select {

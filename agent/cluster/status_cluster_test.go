@@ -51,8 +51,11 @@ func startAgent(t *testing.T, config *rest.Config, node string) *agent {
 	require.NoError(t, err)
 	reporter := status.New(status.Options{Client: a.source.Client(), Services: a.source, Node: node})
 	a.source.OnObserved(reporter.Observe)
+	shards := status.NewShardReporter(status.ShardOptions{Client: a.source.ShardClient(), Shards: a.source, Node: node})
+	a.source.OnShardObserved(shards.Observe)
+	both := status.Together{Services: reporter, Shards: shards}
 	stops := []func(){
-		background(t, a.source.Run), background(t, reporter.Run), background(t, func(ctx context.Context) { a.judge(ctx, node, reporter) }),
+		background(t, a.source.Run), background(t, both.Run), background(t, func(ctx context.Context) { a.judge(ctx, node, both) }),
 	}
 	a.stop = func() {
 		for _, stop := range stops {
@@ -62,8 +65,8 @@ func startAgent(t *testing.T, config *rest.Config, node string) *agent {
 	return a
 }
 
-func (a *agent) judge(ctx context.Context, node string, reporter *status.Reporter) {
-	engine := nat.NewEngine(nat.Config{Node: node, ProxyNames: nat.DefaultProxyNames()}, nil)
+func (a *agent) judge(ctx context.Context, node string, reporter status.Together) {
+	engine := nat.NewEngine(nat.Config{Node: node, ProxyNames: nat.DefaultProxyNames(), ShardCIDRs: nat.DefaultShardCIDRs()}, nil)
 	held := nat.NewObjects()
 	for {
 		select {
@@ -247,6 +250,8 @@ func TestRightsAreThoseUsed(t *testing.T) {
 	c.Definition(t, shardsFile)
 	config := agentConfig(t, c)
 	a := startAgent(t, config, nodeA)
+	newShardClient(t, c).create(t, "one", nodeA, "2001:db8:203::200")
+	testenv.Eventually(t, soon, "the status of the shard", func() error { return atLeast(1, int64(a.tap.count(shardRight))) })
 	condition(t, c, "vm-1", status.Programmed, nat.ReasonProgrammed)
 	testenv.Eventually(t, soon, "an event", func() error { return atLeast(1, int64(a.tap.count(eventRight))) })
 	testenv.Eventually(t, soon, "shards are read", func() error { return same(0, len(a.source.Problems())) })

@@ -8,6 +8,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/natplane/natplane/agent/status"
 	"github.com/natplane/natplane/nat"
 )
 
@@ -105,10 +106,11 @@ func (s *store) Replace(list []any, _ string) error {
 // Resync is never asked for: no resync period is set.
 func (s *store) Resync() error { return nil }
 
-// delivery is what a step brought: anything at all, and the Services whose conditions are news.
+// delivery is what a step brought: anything at all, and the Services and shards whose conditions are news.
 type delivery struct {
 	news       bool
 	conditions []nat.Key
+	shards     []nat.Key
 }
 
 // put notes an object; the source is locked.
@@ -125,6 +127,14 @@ func (s *store) put(object metav1.Object, d *delivery) {
 	}
 	d.news = true
 	s.kind.put(s.source.inbox, key, object)
+	if shard, ok := object.(*nat.EgressShard); ok {
+		before, had := s.source.shards[key]
+		after := status.ObserveShard(shard)
+		s.source.shards[key] = after
+		if !had || !before.SameAs(after) {
+			d.shards = append(d.shards, key)
+		}
+	}
 	if s.kind.observe == nil {
 		return
 	}
@@ -147,17 +157,25 @@ func (s *store) drop(key nat.Key, d *delivery) {
 	if s.kind.observe != nil {
 		delete(s.source.observed, key)
 	}
+	if s.kind.name == shards {
+		delete(s.source.shards, key)
+	}
 }
 
 func (s *store) tell(d delivery) {
 	if d.news {
 		s.source.signal()
 	}
-	if s.source.observer == nil {
+	tellEach(s.source.observer, d.conditions)
+	tellEach(s.source.shardObserver, d.shards)
+}
+
+func tellEach(observer func(nat.Key), keys []nat.Key) {
+	if observer == nil {
 		return
 	}
-	for _, key := range d.conditions {
-		s.source.observer(key)
+	for _, key := range keys {
+		observer(key)
 	}
 }
 

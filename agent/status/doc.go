@@ -8,8 +8,10 @@
 // touched. A Service that already says what it should is left alone; a restart therefore writes nothing. Everything waits in a rate-limited
 // queue with one place per Service, so Report never blocks.
 //
-// It judges nothing (package nat does), lists and watches nothing (package cluster does), and does not report EgressShards yet: their
-// verdicts are passed over in Report, which is where their writer joins.
+// A ShardReporter does the same for EgressShards, whose status also names the addresses that the kernel is programmed with: it never says
+// more than the kernel does, because others place tenants by it.
+//
+// It judges nothing (package nat does), lists and watches nothing (package cluster does).
 //
 //	reporter := status.New(status.Options{Client: source.Client(), Services: source, Node: node, Log: log})
 //	source.OnObserved(reporter.Observe)

@@ -45,7 +45,9 @@ func (f *agentFlags) open(policy *nat.Config, log *slog.Logger) (objects, error)
 	policy.Reserved = cluster.ServerAddresses(config)
 	reporter := status.New(status.Options{Client: source.Client(), Services: source, Node: policy.Node, Log: log})
 	source.OnObserved(reporter.Observe)
-	return objects{source, reporter}, nil
+	shards := status.NewShardReporter(status.ShardOptions{Client: source.ShardClient(), Shards: source, Node: policy.Node, Log: log})
+	source.OnShardObserved(shards.Observe)
+	return objects{source, status.Together{Services: reporter, Shards: shards}}, nil
 }
 
 func restConfig(kubeconfig string) (*rest.Config, error) {
