@@ -43,9 +43,8 @@ type loop struct {
 	engine *nat.Engine
 	// held are batches that came before the source was complete.
 	held *nat.Objects
-	// verdicts and gone are what the reporter has not heard, because the kernel does not hold it yet.
-	verdicts map[object]nat.Verdict
-	gone     map[nat.Key]struct{}
+	// untold is what the reporter has not heard.
+	untold unreported
 	// unsure is true when the kernel has to be read before anything is written: at the start and after any trouble.
 	unsure bool
 	// former is what the audit of the next success has to look for.
@@ -56,12 +55,6 @@ type loop struct {
 	lock io.Closer
 }
 
-// object names what a verdict is about.
-type object struct {
-	kind string
-	key  nat.Key
-}
-
 func newLoop(a *Agent) *loop {
 	return &loop{
 		log: a.log, source: a.options.Source, reporter: a.options.Reporter,
@@ -69,7 +62,7 @@ func newLoop(a *Agent) *loop {
 		config: a.options.Policy, takeOver: !a.options.LeavePredecessor,
 		facts: make(chan struct{}, 1), queries: make(chan func()),
 		health: &health{}, passes: newPassMetrics(),
-		verdicts: map[object]nat.Verdict{}, gone: map[nat.Key]struct{}{}, former: former{},
+		former: former{},
 		unsure: true,
 	}
 }
@@ -155,16 +148,7 @@ func (l *loop) intake() (nat.Delta, bool) {
 	}
 	outcome := l.engine.Apply(batch, nat.Facts(l.node.Facts()))
 	l.followWorkloads(&outcome.Delta)
-	for _, v := range outcome.Verdicts {
-		l.verdicts[object{v.Kind, v.Key()}] = v
-		if v.Kind == nat.KindService {
-			delete(l.gone, v.Key())
-		}
-	}
-	for _, key := range outcome.Gone {
-		l.gone[key] = struct{}{}
-		delete(l.verdicts, object{nat.KindService, key})
-	}
+	l.untold.add(outcome)
 	return outcome.Delta, true
 }
 
@@ -237,12 +221,10 @@ func (l *loop) settled(result nft.Result, took time.Duration) {
 	if result.Added+result.Removed > 0 || result.Replaced {
 		l.log.Info("programmed", "added", result.Added, "removed", result.Removed, "replaced", result.Replaced, "took", took)
 	}
-	if len(l.verdicts)+len(l.gone) == 0 {
+	if l.untold.empty() {
 		return
 	}
-	verdicts, gone := sortedVerdicts(l.verdicts), sortedKeys(l.gone)
-	clear(l.verdicts)
-	clear(l.gone)
+	verdicts, gone := l.untold.take()
 	for _, v := range verdicts {
 		l.log.Debug("verdict", "object", v.Kind+" "+v.Key().String(), "programmed", v.Programmed, "reason", v.Reason, "message", v.Message)
 	}
@@ -256,7 +238,7 @@ func (l *loop) reportFailure(err error) {
 	if l.reporter == nil || !l.backoff.lasting() {
 		return
 	}
-	verdicts := sortedVerdicts(l.verdicts)
+	verdicts := slices.Clone(l.untold.verdicts)
 	for i := range verdicts {
 		verdicts[i].Programmed, verdicts[i].Reason = false, nat.ReasonFailed
 		verdicts[i].Message = "the kernel refused: " + err.Error()
@@ -299,22 +281,4 @@ func (l *loop) query(ctx context.Context, f func()) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-}
-
-func sortedVerdicts(m map[object]nat.Verdict) []nat.Verdict {
-	list := make([]nat.Verdict, 0, len(m))
-	for _, v := range m {
-		list = append(list, v)
-	}
-	slices.SortFunc(list, nat.CompareVerdicts)
-	return list
-}
-
-func sortedKeys(m map[nat.Key]struct{}) []nat.Key {
-	list := make([]nat.Key, 0, len(m))
-	for key := range m {
-		list = append(list, key)
-	}
-	slices.SortFunc(list, nat.CompareKeys)
-	return list
 }
