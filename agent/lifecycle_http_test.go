@@ -62,6 +62,7 @@ func ask(t testing.TB, client *http.Client, url string) answered {
 func TestMetricsAreDocumented(t *testing.T) {
 	t.Parallel()
 	s, client, url := httpStage(t)
+	s.objects.change(shard(200)) // which has metrics of its own
 	s.agents["node-a"].source.finish()
 	s.settle()
 	served := map[string]bool{}
