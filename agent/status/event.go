@@ -4,6 +4,7 @@ package status
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -27,6 +28,9 @@ func (r *Reporter) announce(ctx context.Context, key nat.Key, before Observed, n
 		_, err := r.client.Events(key.Namespace).Create(ctx, r.event(key, before, c), metav1.CreateOptions{})
 		if err == nil || apierrors.IsNotFound(err) || apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
 			continue
+		}
+		if errors.Is(ctx.Err(), context.Canceled) {
+			return // the agent stops
 		}
 		r.failed(fmt.Errorf("event of Service %s: %w", key, err))
 	}
