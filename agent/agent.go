@@ -40,6 +40,10 @@ type Options struct {
 	hooks hooks
 }
 
+// auditGrace is how long the end of an agent waits for the flow audit, which takes milliseconds
+// unless it fails; the next agent, which may wait for this one, has a second in all (R17).
+const auditGrace = 500 * time.Millisecond
+
 // Agent keeps one node's kernel as the objects say.
 type Agent struct {
 	options Options
@@ -106,9 +110,15 @@ func (a *Agent) Run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { a.options.Source.Run(ctx); return nil })
 	group.Go(func() error { a.node.Run(ctx, a.loop.kickFacts); return nil })
-	group.Go(func() error { a.auditor.Run(ctx); return nil })
+	auditing, endAudit := context.WithCancel(context.WithoutCancel(ctx))
+	group.Go(func() error { a.auditor.Run(auditing); return nil })
 	group.Go(func() error { return a.table.Watch(ctx) })
-	group.Go(func() error { return a.loop.run(ctx) })
+	group.Go(func() error {
+		defer endAudit()
+		err := a.loop.run(ctx)
+		a.finishAudit(ctx)
+		return err
+	})
 	if a.options.Reporter != nil {
 		group.Go(func() error { a.options.Reporter.Run(ctx); return nil })
 	}
@@ -121,6 +131,16 @@ func (a *Agent) Run(ctx context.Context) error {
 	}
 	a.log.Info("stopped; translation stays in the kernel")
 	return errors.Join(err, a.loop.release(), a.close())
+}
+
+// finishAudit gives the audit of the last transaction a moment: the next agent would look at every flow, but an address that is gone by
+// then it would not know.
+func (a *Agent) finishAudit(ctx context.Context) {
+	grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), auditGrace)
+	defer cancel()
+	if err := a.auditor.Wait(grace); err != nil {
+		a.log.Warn("stopped before the flow audit was done", "error", err)
+	}
 }
 
 // Health says how the agent is.
