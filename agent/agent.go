@@ -49,6 +49,7 @@ type Agent struct {
 	options Options
 	log     *slog.Logger
 	table   *nft.Table
+	tenants *nft.Tenants
 	node    *node.Node
 	kernel  *conntrack.Netlink
 	flows   conntrack.Table
@@ -84,6 +85,7 @@ func (a *Agent) open() (err error) {
 	if a.table, err = nft.Open(table); err != nil {
 		return err
 	}
+	a.tenants = nft.OpenTenants(a.options.NetNS, a.options.Policy.Tenants, a.table.Owned())
 	if a.kernel, err = conntrack.Open(a.options.NetNS); err != nil {
 		return err
 	}
@@ -96,6 +98,9 @@ func (a *Agent) close() error {
 	var errs []error
 	if a.table != nil {
 		errs = append(errs, a.table.Close())
+	}
+	if a.tenants != nil {
+		errs = append(errs, a.tenants.Close())
 	}
 	if a.node != nil {
 		errs = append(errs, a.node.Close())

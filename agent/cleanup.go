@@ -8,6 +8,7 @@ import (
 	"fmt"
 
 	"github.com/natplane/natplane/conntrack"
+	"github.com/natplane/natplane/nat"
 	"github.com/natplane/natplane/nft"
 	"github.com/natplane/natplane/node"
 )
@@ -41,6 +42,12 @@ func Cleanup(ctx context.Context, netns int) (removed Removed, err error) {
 		return removed, err
 	}
 
+	if err := n.KeepTenantRules(nat.Tenants{}); err != nil {
+		return removed, err
+	}
+	if _, err := nft.RemoveTenants(netns); err != nil {
+		return removed, refusal(err)
+	}
 	public, exists, err := table.Addresses()
 	if err != nil || !exists {
 		return removed, err

@@ -25,6 +25,7 @@ type loop struct {
 	source   Source
 	reporter Reporter
 	table    *nft.Table
+	tenants  *nft.Tenants
 	node     *node.Node
 	flows    conntrack.Table
 	auditor  *conntrack.Auditor
@@ -58,7 +59,7 @@ type loop struct {
 func newLoop(a *Agent) *loop {
 	return &loop{
 		log: a.log, source: a.options.Source, reporter: a.options.Reporter,
-		table: a.table, node: a.node, flows: a.flows, auditor: a.auditor,
+		table: a.table, tenants: a.tenants, node: a.node, flows: a.flows, auditor: a.auditor,
 		config: a.options.Policy, takeOver: !a.options.LeavePredecessor,
 		facts: make(chan struct{}, 1), queries: make(chan func()),
 		health: &health{}, passes: newPassMetrics(),
@@ -202,10 +203,25 @@ func (l *loop) program(delta nat.Delta) (nft.Result, error) {
 	if err != nil {
 		return result, err
 	}
+	if err := l.keepTenants(); err != nil {
+		return result, err
+	}
 	l.unsure = false
 	// Whatever happened in between, also to an agent that died before its audit was done: every flow is looked at once.
 	l.auditor.Reset(state, conntrack.Look{Everything: true, Addresses: l.former.take()})
 	return result, nil
+}
+
+// keepTenants makes what leads replies back to tenants; without tenants it removes what an agent with some left behind.
+func (l *loop) keepTenants() error {
+	if err := l.node.KeepTenantRules(l.config.Tenants); err != nil {
+		return err
+	}
+	changed, err := l.tenants.Sync()
+	if err == nil && changed {
+		l.log.Info("programmed tenants", "tenants", len(l.config.Tenants.List))
+	}
+	return err
 }
 
 // settled says what a successful pass changed, to the log and to the objects.

@@ -88,6 +88,11 @@ func (x *Index) inCluster(a netip.Addr) bool     { return within(x.cluster, a) }
 func (x *Index) isMasqueraded(a netip.Addr) bool { return within(x.masquerade, a) }
 func (x *Index) isShardSource(a netip.Addr) bool { return within(x.shardSources, a) }
 
+// knowsTenant reports whether replies to a zone find their way. 0 is no tenant's.
+func (x *Index) knowsTenant(zone uint16) bool {
+	return zone == 0 || slices.ContainsFunc(x.host.Tenants, func(t nat.Tenant) bool { return t.Table == zone })
+}
+
 // isLocal reports whether a connection from the address can have begun on this
 // node or inside the cluster. Flows do not tell the interface that they came
 // by; an address from elsewhere came by an uplink.

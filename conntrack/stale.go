@@ -176,7 +176,7 @@ func (x *Index) judgeSource(f Flow, former Former) Verdict {
 	attached := rec != nil && slices.Contains(rec.Attached, source)
 	// A backend that used the shard before it got an address of its own keeps
 	// the connection: its private address is still a source of the shard.
-	sheltered := shard && x.isShardSource(source) && !x.isShardSource(f.Orig.Dst)
+	sheltered := shard && x.isShardSource(source) && !x.isShardSource(f.Orig.Dst) && x.knowsTenant(f.Orig.Zone)
 	switch {
 	case rec == nil && !shard && former.Public(seen):
 		return Released

@@ -155,13 +155,15 @@ type Host struct {
 	ShardSources []NamedRange
 	// Shard is the zero value when the node serves none.
 	Shard Shard
+	// Tenants are the interfaces behind which shard sources may have equal addresses, as they were given.
+	Tenants []Tenant
 }
 
 // Equal reports whether both ask the same of the kernel.
 func (h Host) Equal(o Host) bool {
 	return h.IPv4 == o.IPv4 && h.IPv6 == o.IPv6 && slices.Equal(h.Cluster, o.Cluster) && slices.Equal(h.Masquerade, o.Masquerade) &&
 		slices.Equal(h.Uplinks, o.Uplinks) && slices.Equal(h.Workloads, o.Workloads) &&
-		slices.Equal(h.ShardSources, o.ShardSources) && h.Shard == o.Shard
+		slices.Equal(h.ShardSources, o.ShardSources) && h.Shard == o.Shard && slices.Equal(h.Tenants, o.Tenants)
 }
 
 // State is everything that the kernel of this node has to hold: a value, sorted, equal for equal objects in any order.

@@ -5,7 +5,6 @@ package nft
 import (
 	"bytes"
 	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/google/nftables"
@@ -114,7 +113,7 @@ func sameRule(c *conn, want rule, have *nftables.Rule) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	ours, err := fingerprint(want.exprs, want.values)
+	ours, err := fingerprint(want.exprs, content(want.anonymous.elements))
 	if err != nil {
 		return false, err
 	}
@@ -135,10 +134,7 @@ func anonymousValues(c *conn, r *nftables.Rule) ([]byte, error) {
 		}
 		err := c.do(func() error {
 			elements, err := c.GetSetElements(&nftables.Set{Table: r.Table, Name: look.SetName})
-			slices.SortFunc(elements, func(a, b nftables.SetElement) int { return bytes.Compare(a.Key, b.Key) })
-			for _, el := range elements {
-				values = append(values, el.Key...)
-			}
+			values = append(values, content(elements)...)
 			return err
 		})
 		if err != nil {

@@ -157,6 +157,9 @@ func hostElements(es []element, h *nat.Host) ([]element, []error) {
 	}
 	es, errs = linkElements(es, errs, uplinkIf, h.Uplinks)
 	es, errs = linkElements(es, errs, workloadIf, h.Workloads)
+	for _, t := range h.Tenants {
+		es, errs = linkElements(es, errs, tenantIf, []string{t.Interface})
+	}
 	es, errs = nodeElements(es, errs, h)
 	return shardElements(es, errs, h)
 }

@@ -3,7 +3,9 @@
 package nft
 
 import (
+	"bytes"
 	"fmt"
+	"slices"
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/binaryutil"
@@ -26,9 +28,37 @@ const (
 type rule struct {
 	comment string
 	exprs   []expr.Any
-	// values are the one-byte elements of the anonymous set that the rule looks up under the empty name; its type follows.
-	values     []byte
-	valuesType nftables.SetDatatype
+	// anonymous is the set or map that the rule looks up under the empty name.
+	anonymous anonymous
+}
+
+// anonymous is a set, or a map when it has data, that belongs to one rule.
+type anonymous struct {
+	key, data nftables.SetDatatype
+	elements  []nftables.SetElement
+}
+
+func (a *anonymous) add(key, value []byte) {
+	a.elements = append(a.elements, nftables.SetElement{Key: key, Val: value})
+}
+
+// bytesOf is an anonymous set of one-byte values.
+func bytesOf(t nftables.SetDatatype, values []byte) anonymous {
+	a := anonymous{key: t}
+	for i := range values {
+		a.add(values[i:i+1], nil)
+	}
+	return a
+}
+
+// content is what two equal sets have in common, whatever the order of their elements.
+func content(elements []nftables.SetElement) []byte {
+	sorted := slices.SortedFunc(slices.Values(elements), func(a, b nftables.SetElement) int { return bytes.Compare(a.Key, b.Key) })
+	var all []byte
+	for _, e := range sorted {
+		all = append(append(all, e.Key...), e.Val...)
+	}
+	return all
 }
 
 // chain is a chain with its rules, in order.
@@ -100,13 +130,12 @@ func (l layout) queue(c *nftables.Conn, t *nftables.Table) error {
 
 func (r rule) queue(c *nftables.Conn, kc *nftables.Chain) error {
 	exprs := r.exprs
-	if len(r.values) > 0 {
-		set := &nftables.Set{Table: kc.Table, Anonymous: true, Constant: true, KeyType: r.valuesType}
-		elements := make([]nftables.SetElement, len(r.values))
-		for i := range r.values {
-			elements[i].Key = r.values[i : i+1]
+	if len(r.anonymous.elements) > 0 {
+		a := r.anonymous
+		set := &nftables.Set{
+			Table: kc.Table, Anonymous: true, Constant: true, KeyType: a.key, DataType: a.data, IsMap: a.data.Name != "",
 		}
-		if err := c.AddSet(set, elements); err != nil {
+		if err := c.AddSet(set, a.elements); err != nil {
 			return fmt.Errorf("anonymous set: %w", err)
 		}
 		exprs = nameAnonymous(exprs, set.Name, set.ID)

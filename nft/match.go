@@ -187,6 +187,11 @@ func ctReply() match {
 	return match{&expr.Ct{Key: expr.CtKeyDIRECTION, Register: reg1}, equal(expr.CtDirReply)}
 }
 
+// anonymousMap is `... map { ... }`: register 1 holds the value from here on.
+func anonymousMap() expr.Any {
+	return &expr.Lookup{SourceRegister: reg1, DestRegister: reg1, IsDestRegSet: true}
+}
+
 func in(set string, not bool) expr.Any {
 	return &expr.Lookup{SourceRegister: reg1, SetName: set, Invert: not}
 }

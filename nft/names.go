@@ -67,6 +67,7 @@ const (
 	shardEcho6
 	uplinkIf
 	workloadIf
+	tenantIf
 	numSets
 )
 
@@ -138,5 +139,6 @@ func setDefs() []setDef {
 	}
 	return append(defs,
 		setDef{name: "uplink_if", key: []part{link}, comment: "interfaces that lead to the outside"},
-		setDef{name: "workload_if", key: []part{link}, comment: "interfaces behind which local backends are routed"})
+		setDef{name: "workload_if", key: []part{link}, comment: "interfaces behind which local backends are routed"},
+		setDef{name: "tenant_if", key: []part{link}, comment: "interfaces of tenants, whose addresses may be those of backends too"})
 }

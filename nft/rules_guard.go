@@ -52,6 +52,11 @@ func ingressGuardRules() []rule {
 			iifIn(workloadIf), f.guard(), f.saddrIn(public4), drop()))
 	}
 	for _, f := range families() {
+		// iifname @tenant_if ip saddr @public4 counter drop
+		rules = append(rules, newRule("a tenant borrows a public address as its source",
+			iifIn(tenantIf), f.guard(), f.saddrIn(public4), drop()))
+	}
+	for _, f := range families() {
 		// iifname @workload_if ip saddr @managed4 fib saddr . iif oif missing counter drop
 		rules = append(rules, newRule("a local workload borrows the address of another, and with it its identity outside",
 			iifIn(workloadIf), f.guard(), f.saddrIn(managed4), noWayBack(), drop()))
@@ -76,7 +81,7 @@ func ingressGuardRules() []rule {
 func relatedICMP() rule {
 	r := newRule("an error about a tracked flow, path MTU for one", ctState(expr.CtStateBitRELATED),
 		match{&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: reg1}, in("", false)}, accept())
-	r.values, r.valuesType = []byte{unix.IPPROTO_ICMP, unix.IPPROTO_ICMPV6}, nftables.TypeInetProto
+	r.anonymous = bytesOf(nftables.TypeInetProto, []byte{unix.IPPROTO_ICMP, unix.IPPROTO_ICMPV6})
 	return r
 }
 
@@ -86,7 +91,7 @@ func neighbourDiscovery() rule {
 	six := families()[1]
 	r := newRule("neighbour discovery, which the kernel never tracks",
 		six.guard(), six.isICMP(), match{icmpType(), in("", false)}, hopLimit(neighbourHopLimit), accept())
-	r.values, r.valuesType = neighbourTypes(), nftables.TypeICMP6Type
+	r.anonymous = bytesOf(nftables.TypeICMP6Type, neighbourTypes())
 	return r
 }
 

@@ -92,9 +92,9 @@ func egressNATRules(ports nat.PortRange) []rule {
 		rules = append(rules, newRule("dialled in-cluster: stays private", f.dialledIn(cluster4), goBack()))
 	}
 	for _, f := range families() {
-		// iifname != @uplink_if snat ip to ip saddr map @egress4
+		// iifname != @uplink_if iifname != @tenant_if snat ip to ip saddr map @egress4
 		rules = append(rules, newRule("a backend's own connection leaves with its primary address",
-			iifNotIn(uplinkIf), f.guard(), match{f.load(f.saddr, reg1), f.mapped(egress4), f.toAddress(expr.NATTypeSourceNAT)}))
+			iifNotIn(uplinkIf), iifNotIn(tenantIf), f.guard(), match{f.load(f.saddr, reg1), f.mapped(egress4), f.toAddress(expr.NATTypeSourceNAT)}))
 	}
 	for _, f := range families() {
 		// The reply to a process of this node comes here anyway.
@@ -112,7 +112,7 @@ func egressNATRules(ports nat.PortRange) []rule {
 			// ... meta l4proto { tcp, udp, sctp, icmp, ipv6-icmp } snat ip to oifname map @shard4:LO-HI fully-random
 			r := newRule("as the next rule, with the ports of --shard-ports (of an echo: the identifier)",
 				shared, match{&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: reg1}, in("", false)}, f.oifTo(shard4, ports))
-			r.values, r.valuesType = portedProtocols(), nftables.TypeInetProto
+			r.anonymous = bytesOf(nftables.TypeInetProto, portedProtocols())
 			rules = append(rules, r)
 		}
 		// ... snat ip to oifname map @shard4 fully-random

@@ -13,6 +13,8 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/natplane/natplane/nat"
 )
 
 // requestTimeout bounds a request to the kernel, which answers in well under a millisecond.
@@ -48,6 +50,8 @@ type Node struct {
 	facts Facts
 	// told is what the owner knows, from Open, TrackBackends and Run.
 	told answers
+	// tenants are those whose routing rules are kept; nil means that rules are no matter of ours yet.
+	tenants *nat.Tenants
 }
 
 // Open looks at the node once. Without Run the facts stay as they are.

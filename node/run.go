@@ -146,7 +146,7 @@ func (f *following) look() bool {
 		n.facts = facts
 		n.mu.Unlock()
 	}
-	err = errors.Join(err, n.lookUpAll())
+	err = errors.Join(err, n.lookUpAll(), n.syncTenantRules())
 	if err != nil && !f.failed {
 		n.log.Warn("reading the node's state failed, the last one stays", "error", err)
 	}

@@ -5,6 +5,7 @@ package main
 import (
 	"fmt"
 	"net/netip"
+	"strings"
 
 	"github.com/spf13/pflag"
 
@@ -22,6 +23,8 @@ type policyFlags struct {
 	shardRole  string
 	shardEcho  bool
 	shardPorts portRange
+	tenants    tenants
+	markMask   uint32
 	uplinks    []string
 }
 
@@ -37,6 +40,8 @@ func (p *policyFlags) register(fs *pflag.FlagSet) {
 		"serve EgressShards: auto (while one names the node), on (private sources stay in even without one), off")
 	fs.BoolVar(&p.shardEcho, "shard-echo", false, "answer echo requests from outside to the shard's addresses, to see whether they arrive here")
 	fs.Var(&p.shardPorts, "shard-ports", "source ports of connections through the shard (default all but those below 1024)")
+	fs.Var(&p.tenants, "tenant-interface", "interface of a tenant whose private addresses may be in use elsewhere too, and the routing table that leads back; repeatable")
+	fs.Uint32Var(&p.markMask, "tenant-mark-mask", nat.DefaultTenantMarkMask, "bits of the packet mark that replies to tenants carry the table in")
 	fs.StringArrayVar(&p.uplinks, "uplink", nil, "interface that leads to the outside; repeatable (default the interfaces of the default routes)")
 }
 
@@ -52,6 +57,7 @@ func (p *policyFlags) config() (nat.Config, error) {
 		ShardRole:       nat.ShardRole(p.shardRole),
 		ShardEcho:       p.shardEcho,
 		ShardPorts:      nat.PortRange(p.shardPorts),
+		Tenants:         nat.Tenants{List: p.tenants, MarkMask: p.markMask},
 	}
 	if len(c.ShardCIDRs) == 0 {
 		c.ShardCIDRs = nat.DefaultShardCIDRs()
@@ -87,6 +93,28 @@ func (p *portRange) Set(s string) error {
 	}
 	*p = portRange(r)
 	return nil
+}
+
+// tenants is a repeatable flag of tenants' interfaces.
+type tenants []nat.Tenant
+
+// String is empty for an empty list, so that --help shows no default.
+func (t *tenants) String() string {
+	var texts []string
+	for _, tenant := range *t {
+		texts = append(texts, fmt.Sprintf("%s=%d", tenant.Interface, tenant.Table))
+	}
+	return strings.Join(texts, ",")
+}
+
+func (t *tenants) Type() string { return "IF=TABLE" }
+
+func (t *tenants) Set(s string) error {
+	tenant, err := nat.ParseTenant(s)
+	if err == nil {
+		*t = append(*t, tenant)
+	}
+	return err
 }
 
 // prefixes is a repeatable flag of IP prefixes; a bare address stands for itself.
