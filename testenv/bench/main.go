@@ -29,14 +29,14 @@ type section struct {
 }
 
 func sections() []section {
-	return []section{
+	return append([]section{
 		{"machine", "Machine", describeMachine},
 		{"change", "One change", measureChange},
 		{"start", "Start", measureStart},
 		{"traffic", "Established traffic", measureTraffic},
 		{"audit", "Flow audit", measureAudit},
 		{"manifest", "From a file to a packet", measureManifest},
-	}
+	}, clusterSections()...)
 }
 
 // settings say how thoroughly to measure.
@@ -52,14 +52,16 @@ type settings struct {
 	latency time.Duration
 	// files are changed one after the other.
 	files int
+	// addresses are changed in the API server with each number of Services up to limit, if there is one.
+	addresses, limit int
 }
 
 func thorough() settings {
-	return settings{changes: 500, starts: 3, rounds: 15, slice: 400 * time.Millisecond, audits: 5, files: 50, latency: 3 * time.Second}
+	return settings{changes: 500, starts: 3, rounds: 15, slice: 400 * time.Millisecond, audits: 5, files: 50, latency: 3 * time.Second, addresses: 200}
 }
 
 func quick() settings {
-	return settings{changes: 50, starts: 1, rounds: 3, slice: 200 * time.Millisecond, audits: 1, files: 10, latency: 500 * time.Millisecond}
+	return settings{changes: 50, starts: 1, rounds: 3, slice: 200 * time.Millisecond, audits: 1, files: 10, latency: 500 * time.Millisecond, addresses: 20, limit: 1000}
 }
 
 func main() {
