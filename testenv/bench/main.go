@@ -36,6 +36,7 @@ func sections() []section {
 		{"traffic", "Established traffic", measureTraffic},
 		{"audit", "Flow audit", measureAudit},
 		{"manifest", "From a file to a packet", measureManifest},
+		{"shard", "Egress shard", measureShard},
 	}, clusterSections()...)
 }
 
