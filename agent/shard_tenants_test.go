@@ -251,3 +251,40 @@ func TestWithoutTenantsNoPacketIsMarked(t *testing.T) {
 	require.Contains(t, node.NS.Nft(t, "list", "table", "inet", "observer"), "packets 0 bytes 0")
 	require.NotContains(t, node.NS.Nft(t, "list", "ruleset"), "natplane_tenants")
 }
+
+// TestTenantsBorrowNothing: neither a public address nor the identity of the machine that has their private address.
+func TestTenantsBorrowNothing(t *testing.T) {
+	t.Parallel()
+	p := overlappingPlane(t)
+	ext := p.topo.Ext
+	uplink := testenv.CaptureT(t, p.topo.NodeA.NS, p.topo.NodeA.Uplink)
+	eachFamily(t, func(t *testing.T, f testenv.Family) {
+		for _, last := range []int{10, 200} {
+			borrowed := netip.AddrPortFrom(public(f, last), 4000)
+			send(t, p.a.NS, testenv.UDPDatagram{Src: borrowed, Dst: netip.AddrPortFrom(ext.Addr(f), 4001), Payload: []byte("borrowed")}.Packet())
+		}
+		outside := overUDP().serveOn(t, ext.NS, 0)
+		require.Equal(t, public(f, 200), overUDP().leavesWith(t, p.a.NS, outside.At(ext.Addr(f))))
+	})
+	uplink.Never(t, "a borrowed source", func(pk testenv.Packet) bool { return bytes.Contains(pk.Raw, []byte("borrowed")) })
+	require.EqualValues(t, 4, p.counterOf("node-a", "a tenant borrows a public address as its source"))
+}
+
+// TestCleanupRemovesWhatIsOfTenants as well.
+func TestCleanupRemovesWhatIsOfTenants(t *testing.T) {
+	t.Parallel()
+	p := overlappingPlane(t)
+	node := p.topo.NodeA
+	p.stop("node-a")
+	require.Contains(t, node.NS.Nft(t, "list", "ruleset"), "natplane_tenants")
+	_, err := agent.Cleanup(t.Context(), node.NS.FD())
+	require.NoError(t, err)
+	require.NotContains(t, node.NS.Nft(t, "list", "ruleset"), "natplane")
+	nl, err := node.NS.Netlink()
+	require.NoError(t, err)
+	for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
+		rules, err := nl.RuleList(family)
+		require.NoError(t, err)
+		require.Len(t, rules, 3-family/netlink.FAMILY_V6, "those of the kernel: local, main and, in IPv4, default")
+	}
+}

@@ -125,7 +125,6 @@ func measureManyFlows(ctx context.Context) (t *table, err error) {
 // conversation is a socket for each port of the machine, and one peer that has many addresses.
 type conversation struct {
 	sockets []*net.UDPConn
-	peer    *net.UDPConn
 	peers   []netip.AddrPort
 }
 
