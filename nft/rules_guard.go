@@ -124,9 +124,9 @@ func egressGuardRules() []rule {
 	const untranslatable = expr.CtStateBitINVALID | expr.CtStateBitUNTRACKED
 	const translated = ipsSrcNAT | ipsDstNAT
 	rules := []rule{
-		// ct state established ct status snat,dnat accept
-		newRule("established and translated: costs this one rule",
-			ctState(expr.CtStateBitESTABLISHED), ctStatus(translated), accept()),
+		// ct status snat,dnat accept
+		// Whether it is established makes no difference, and asking would be felt: every packet comes by here.
+		newRule("translated: an established packet costs this one rule", ctStatus(translated), accept()),
 		// icmpv6 type { nd-router-solicit, ... } ip6 hoplimit 255 accept
 		neighbourDiscovery(),
 	}
