@@ -5,14 +5,18 @@ package agent_test
 import (
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
+	"runtime"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/natplane/natplane/conntrack"
 	"github.com/natplane/natplane/testenv"
 )
 
@@ -152,6 +156,66 @@ func TestFieldCase_B40_TwoMachinesAtOnePort(t *testing.T) {
 	}
 }
 
+// TestFieldCase_B40_RacingDatagrams: two machines send from equal ports to one peer at the same instant, thousands of times. A port that both
+// were given would cost one its datagram, which the kernel counts.
+func TestFieldCase_B40_RacingDatagrams(t *testing.T) {
+	t.Parallel()
+	p := shardPlane(t)
+	const pairs = 2000
+	outside := overUDP().serveOn(t, p.topo.Ext.NS, 51820)
+	flows, err := conntrack.Open(p.topo.NodeA.NS.FD())
+	require.NoError(t, err)
+	failed, dropped := kernelCount(t, p.topo.NodeA, "insert_failed"), kernelCount(t, p.topo.NodeA, "drop")
+	eachFamily(t, func(t *testing.T, f testenv.Family) {
+		remote := outside.At(p.topo.Ext.Addr(f))
+		var round atomic.Int64
+		var group sync.WaitGroup
+		errs := make(chan error, 2)
+		for _, m := range []*testenv.Machine{p.topo.Web, p.topo.DB} {
+			sockets := openSockets(t, m, f, pairs)
+			group.Go(func() {
+				for i, s := range sockets {
+					// Both are let go at once by whoever comes last.
+					for round.Add(1); round.Load() < int64(2*(i+1)); {
+						runtime.Gosched()
+					}
+					if _, err := s.WriteToUDPAddrPort([]byte("hello"), remote); err != nil {
+						errs <- err
+						round.Add(2 * pairs) // the other must not wait
+						return
+					}
+				}
+			})
+		}
+		group.Wait()
+		close(errs)
+		require.NoError(t, <-errs)
+		// The server's socket may overflow; a datagram has a flow exactly if it was sent on.
+		use, err := conntrack.Use(t.Context(), flows, public(f, 200))
+		require.NoError(t, err)
+		require.Equal(t, 2*pairs, use.Flows)
+	})
+	require.Equal(t, failed, kernelCount(t, p.topo.NodeA, "insert_failed"))
+	require.Equal(t, dropped, kernelCount(t, p.topo.NodeA, "drop"))
+}
+
+// openSockets binds a machine's ports from 10000 on.
+func openSockets(t *testing.T, m *testenv.Machine, f testenv.Family, count int) []*net.UDPConn {
+	t.Helper()
+	var sockets []*net.UDPConn
+	for i := range count {
+		require.NoError(t, m.NS.Do(func() error {
+			s, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(m.Addr(f), uint16(10000+i))))
+			if err == nil {
+				sockets = append(sockets, s)
+				t.Cleanup(func() { _ = s.Close() }) // it was only written to
+			}
+			return err
+		}))
+	}
+	return sockets
+}
+
 // TestFieldCase_B40_RacingConnects: 2000 connections from each of two machines, from equal ports at the same time. A port that both were
 // given would cost one its first packet, which the kernel counts.
 func TestFieldCase_B40_RacingConnects(t *testing.T) {
@@ -257,8 +321,23 @@ func TestShardLeavesOthersAlone(t *testing.T) {
 
 		require.Equal(t, db.Addr(f), overTCP().leavesWith(t, db.NS, inside.At(pod.Addr(f))), "private to private")
 		require.Equal(t, db.Addr(f), overTCP().leavesWith(t, db.NS, remote.At(mail.Addr(f))), "to the other node by the uplink")
+		far := p.privateAddrOf(t, ext, f)
+		require.Equal(t, pod.Addr(f), overTCP().leavesWith(t, pod.NS, outside.At(far)), "private to private by the uplink, outside the cluster")
 		require.Equal(t, node.Addr(f), overTCP().leavesWith(t, node.NS, outside.At(ext.Addr(f))), "the node's own")
 	})
+}
+
+// privateAddrOf gives a client a private address outside the cluster ranges.
+func (p *plane) privateAddrOf(t *testing.T, h *testenv.Host, f testenv.Family) netip.Addr {
+	t.Helper()
+	addr := map[testenv.Family]netip.Addr{testenv.IPv4: netip.MustParseAddr("172.31.0.7"), testenv.IPv6: netip.MustParseAddr("fd77::7")}[f]
+	via := h.Addr(f)
+	if f == testenv.IPv6 {
+		via = netip.MustParseAddr("fe80::2") // the client on its link with the router
+	}
+	require.NoError(t, h.NS.AddAddr("lo", netip.PrefixFrom(addr, addr.BitLen())))
+	require.NoError(t, p.topo.Router.NS.SetRoute(testenv.Route{Dst: netip.PrefixFrom(addr, addr.BitLen()), Dev: h.Name, Via: via}))
+	return addr
 }
 
 // TestShardLeavesTheNodesPrivateAddressAlone: a node that has a private address itself is no shard source.

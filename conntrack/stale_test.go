@@ -179,3 +179,27 @@ func TestIndexFollowsDeltas(t *testing.T) {
 	x.Apply(deltaOf(w.state(), after))
 	require.Equal(t, NewIndex(after), x)
 }
+
+func TestJudgeEchoOfAShard(t *testing.T) {
+	const ping = "icmp 192.0.2.1:7 203.0.113.200:0 198.51.100.1:0 192.0.2.1:7"
+	eachFamily(t, func(t *testing.T, w world) {
+		s := w.state()
+		judgement{"asked and not answered here", ping, Direct}.run(t, w, NewIndex(s))
+		s.Host.Shard.Echo = true
+		judgement{"the node answers", ping, Legal}.run(t, w, NewIndex(s))
+		judgement{"only echo", "udp 192.0.2.1:7 203.0.113.200:53 198.51.100.1:53 192.0.2.1:7", Direct}.run(t, w, NewIndex(s))
+	})
+}
+
+func TestJudgeTenants(t *testing.T) {
+	eachFamily(t, func(t *testing.T, w world) {
+		s := w.state()
+		s.Host.Tenants = []nat.Tenant{{Interface: "ta0", Table: 100}}
+		// The address is that of a machine, too.
+		f := w.flow("tcp 10.244.1.10:4000 192.0.2.1:80 192.0.2.1:80 203.0.113.200:4000")
+		for zone, want := range map[uint16]Verdict{0: Legal, 100: Legal, 200: Detached} {
+			f.Orig.Zone = zone
+			require.Equal(t, want, NewIndex(s).Judge(f, w.former()), "zone %d", zone)
+		}
+	})
+}
