@@ -5,7 +5,6 @@ package agent_test
 import (
 	"errors"
 	"fmt"
-	"net"
 	"net/netip"
 	"runtime"
 	"sync"
@@ -156,30 +155,35 @@ func TestFieldCase_B40_TwoMachinesAtOnePort(t *testing.T) {
 	}
 }
 
+// tolerated are the first packets that may be lost of thousands that race: ports are chosen at random, so that two get one in one of 60,000
+// races. Where ports are kept, a good part of the races is lost.
+const tolerated = 3
+
 // TestFieldCase_B40_RacingDatagrams: two machines send from equal ports to one peer at the same instant, thousands of times. A port that both
 // were given would cost one its datagram, which the kernel counts.
 func TestFieldCase_B40_RacingDatagrams(t *testing.T) {
 	t.Parallel()
 	p := shardPlane(t)
 	const pairs = 2000
-	outside := overUDP().serveOn(t, p.topo.Ext.NS, 51820)
+	testenv.Absorb(t, p.topo.Ext.NS, unix.IPPROTO_UDP)
 	flows, err := conntrack.Open(p.topo.NodeA.NS.FD())
 	require.NoError(t, err)
-	failed, dropped := kernelCount(t, p.topo.NodeA, "insert_failed"), kernelCount(t, p.topo.NodeA, "drop")
+	failed := kernelCount(t, p.topo.NodeA, "insert_failed")
 	eachFamily(t, func(t *testing.T, f testenv.Family) {
-		remote := outside.At(p.topo.Ext.Addr(f))
+		remote := netip.AddrPortFrom(p.topo.Ext.Addr(f), 51820)
 		var round atomic.Int64
 		var group sync.WaitGroup
 		errs := make(chan error, 2)
 		for _, m := range []*testenv.Machine{p.topo.Web, p.topo.DB} {
-			sockets := openSockets(t, m, f, pairs)
+			socket := openRaw(t, m.NS, f)
 			group.Go(func() {
-				for i, s := range sockets {
+				for i := range pairs {
+					packet := testenv.UDPDatagram{Src: netip.AddrPortFrom(m.Addr(f), uint16(10000+i)), Dst: remote, Payload: []byte("hello")}.Packet()
 					// Both are let go at once by whoever comes last.
 					for round.Add(1); round.Load() < int64(2*(i+1)); {
 						runtime.Gosched()
 					}
-					if _, err := s.WriteToUDPAddrPort([]byte("hello"), remote); err != nil {
+					if err := socket(packet, remote.Addr()); err != nil {
 						errs <- err
 						round.Add(2 * pairs) // the other must not wait
 						return
@@ -190,30 +194,33 @@ func TestFieldCase_B40_RacingDatagrams(t *testing.T) {
 		group.Wait()
 		close(errs)
 		require.NoError(t, <-errs)
-		// The server's socket may overflow; a datagram has a flow exactly if it was sent on.
 		use, err := conntrack.Use(t.Context(), flows, public(f, 200))
 		require.NoError(t, err)
-		require.Equal(t, 2*pairs, use.Flows)
+		require.GreaterOrEqual(t, use.Flows, 2*pairs-tolerated)
 	})
-	require.Equal(t, failed, kernelCount(t, p.topo.NodeA, "insert_failed"))
-	require.Equal(t, dropped, kernelCount(t, p.topo.NodeA, "drop"))
+	require.LessOrEqual(t, kernelCount(t, p.topo.NodeA, "insert_failed")-failed, tolerated)
 }
 
-// openSockets binds a machine's ports from 10000 on.
-func openSockets(t *testing.T, m *testenv.Machine, f testenv.Family, count int) []*net.UDPConn {
+// openRaw returns what sends packets from a namespace as they are, always by one socket.
+func openRaw(t *testing.T, ns *testenv.NetNS, f testenv.Family) func(packet []byte, dst netip.Addr) error {
 	t.Helper()
-	var sockets []*net.UDPConn
-	for i := range count {
-		require.NoError(t, m.NS.Do(func() error {
-			s, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(m.Addr(f), uint16(10000+i))))
-			if err == nil {
-				sockets = append(sockets, s)
-				t.Cleanup(func() { _ = s.Close() }) // it was only written to
-			}
-			return err
-		}))
+	domain := unix.AF_INET
+	if f == testenv.IPv6 {
+		domain = unix.AF_INET6
 	}
-	return sockets
+	var fd int
+	require.NoError(t, ns.Do(func() (err error) {
+		fd, err = unix.Socket(domain, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.IPPROTO_RAW)
+		return err
+	}))
+	t.Cleanup(func() { require.NoError(t, unix.Close(fd)) })
+	return func(packet []byte, dst netip.Addr) error {
+		var to unix.Sockaddr = &unix.SockaddrInet6{Addr: dst.As16()}
+		if dst.Is4() {
+			to = &unix.SockaddrInet4{Addr: dst.As4()}
+		}
+		return unix.Sendto(fd, packet, 0, to)
+	}
 }
 
 // TestFieldCase_B40_RacingConnects: 2000 connections from each of two machines, from equal ports at the same time. A port that both were
@@ -223,7 +230,7 @@ func TestFieldCase_B40_RacingConnects(t *testing.T) {
 	p := shardPlane(t)
 	const each, workers = 2000, 16
 	outside := overTCP().serveOn(t, p.topo.Ext.NS, 0)
-	failed, dropped := kernelCount(t, p.topo.NodeA, "insert_failed"), kernelCount(t, p.topo.NodeA, "drop")
+	failed := kernelCount(t, p.topo.NodeA, "insert_failed")
 	eachFamily(t, func(t *testing.T, f testenv.Family) {
 		remote := outside.At(p.topo.Ext.Addr(f))
 		var group sync.WaitGroup
@@ -255,8 +262,7 @@ func TestFieldCase_B40_RacingConnects(t *testing.T) {
 		close(errs)
 		require.NoError(t, <-errs)
 	})
-	require.Equal(t, failed, kernelCount(t, p.topo.NodeA, "insert_failed"))
-	require.Equal(t, dropped, kernelCount(t, p.topo.NodeA, "drop"))
+	require.LessOrEqual(t, kernelCount(t, p.topo.NodeA, "insert_failed")-failed, tolerated)
 }
 
 func seenAs(c *testenv.Conn, want netip.Addr) error {
