@@ -100,6 +100,8 @@ func (p *clusterPlane) run(node string, log *slog.Logger, edits ...func(*agent.O
 	}
 	reporter := status.New(status.Options{Client: source.Client(), Services: source, Node: node, Log: log})
 	source.OnObserved(reporter.Observe)
+	shards := status.NewShardReporter(status.ShardOptions{Client: source.ShardClient(), Shards: source, Node: node, Log: log})
+	source.OnShardObserved(shards.Observe)
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return nil, err
@@ -109,7 +111,7 @@ func (p *clusterPlane) run(node string, log *slog.Logger, edits ...func(*agent.O
 			Node: node, ProxyNames: names, ClusterCIDRs: clusterCIDRs(), ShardCIDRs: nat.DefaultShardCIDRs(),
 			Reserved: cluster.ServerAddresses(p.access),
 		},
-		NetNS: p.topo.Node(node).NS.FD(), Source: source, Reporter: reporter, HTTP: listener, Log: log,
+		NetNS: p.topo.Node(node).NS.FD(), Source: source, Reporter: status.Together{Services: reporter, Shards: shards}, HTTP: listener, Log: log,
 	}
 	for _, edit := range edits {
 		edit(&options)

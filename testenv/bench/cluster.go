@@ -91,6 +91,7 @@ func measureCluster(ctx context.Context, s settings) (tables []*table, err error
 		if agent, err = b.addMemory(ctx, memory, size, agent); err != nil {
 			return nil, fmt.Errorf("%d Services: %w", size.services, err)
 		}
+		s.log.Info("measured", "services", size.services, "latency", latency.rows[len(latency.rows)-1], "memory", memory.rows[len(memory.rows)-1])
 	}
 	return []*table{latency, memory}, nil
 }
