@@ -85,7 +85,7 @@ func (a *Agent) open() (err error) {
 	if a.table, err = nft.Open(table); err != nil {
 		return err
 	}
-	a.tenants = nft.OpenTenants(a.options.NetNS, a.options.Policy.Tenants, a.table.Owned())
+	a.tenants = a.table.Tenants(a.options.Policy.Tenants)
 	if a.kernel, err = conntrack.Open(a.options.NetNS); err != nil {
 		return err
 	}

@@ -45,7 +45,7 @@ func Cleanup(ctx context.Context, netns int) (removed Removed, err error) {
 	if err := n.KeepTenantRules(nat.Tenants{}); err != nil {
 		return removed, err
 	}
-	if _, err := nft.RemoveTenants(netns); err != nil {
+	if _, err := table.RemoveTenants(); err != nil {
 		return removed, refusal(err)
 	}
 	public, exists, err := table.Addresses()

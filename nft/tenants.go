@@ -19,19 +19,17 @@ const tenantTable = "natplane_tenants"
 
 // Tenants keeps the table of tenants. It is not safe for concurrent use.
 type Tenants struct {
-	netns   int
+	// main is asked for what the kernel holds.
+	main    *Table
 	tenants nat.Tenants
 	flags   nftables.TableFlags
-	sock    *netlink.Conn
+	// sock writes, and owns the table.
+	sock *netlink.Conn
 }
 
-// OpenTenants returns the keeper of the table of tenants; owned is whether the kernel can protect a table. Nothing is written yet.
-func OpenTenants(netns int, tenants nat.Tenants, owned bool) *Tenants {
-	t := &Tenants{netns: netns, tenants: tenants}
-	if owned {
-		t.flags = nftables.TableFlagOwner | nftables.TableFlagPersist
-	}
-	return t
+// Tenants returns the keeper of the table of tenants. Nothing is written yet.
+func (t *Table) Tenants(tenants nat.Tenants) *Tenants {
+	return &Tenants{main: t, tenants: tenants, flags: t.flags}
 }
 
 // Close gives the ownership back; the table stays.
@@ -47,10 +45,10 @@ func (t *Tenants) Close() error {
 // Sync makes the table what the tenants ask for, in one transaction, and reports whether it was something else.
 func (t *Tenants) Sync() (changed bool, err error) {
 	if t.tenants.None() {
-		return t.remove()
+		return t.main.RemoveTenants()
 	}
 	if t.sock == nil {
-		if t.sock, err = netlink.Dial(unix.NETLINK_NETFILTER, &netlink.Config{NetNS: t.netns}); err != nil {
+		if t.sock, err = netlink.Dial(unix.NETLINK_NETFILTER, &netlink.Config{NetNS: t.main.netns}); err != nil {
 			return false, fmt.Errorf("nftables socket: %w", err)
 		}
 	}
@@ -88,22 +86,30 @@ func (t *Tenants) table() *nftables.Table {
 	return &nftables.Table{Name: tenantTable, Family: nftables.TableFamilyINet, Flags: t.flags}
 }
 
-// remove deletes the table; that there is none is no error.
-func (t *Tenants) remove() (bool, error) {
-	c, err := dial(t.netns)
+// RemoveTenants removes the table of tenants and reports whether there was one.
+func (t *Table) RemoveTenants() (bool, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	c, err := t.connect()
 	if err != nil {
-		return false, err
+		return false, t.fail(err)
 	}
-	c.DelTable(t.table())
-	err = c.do(c.Flush)
-	closed := c.close()
+	err = c.do(func() error {
+		_, err := c.ListTableOfFamily(tenantTable, nftables.TableFamilyINet)
+		return err
+	})
 	if isMissing(err) {
-		return false, closed
+		return false, nil
+	}
+	if err == nil {
+		c.DelTable(&nftables.Table{Name: tenantTable, Family: nftables.TableFamilyINet})
+		err = c.do(c.Flush)
 	}
 	if errors.Is(err, unix.EPERM) {
 		err = fmt.Errorf("%w: %w", ErrOwned, err)
 	}
-	if err = errors.Join(err, closed); err != nil {
+	if err != nil {
+		t.broken, t.unsure = true, true
 		return false, fmt.Errorf("nftables table inet %s: %w", tenantTable, err)
 	}
 	return true, nil
@@ -115,18 +121,19 @@ func (t *Tenants) holds(l layout) (bool, error) {
 	if t.flags == 0 {
 		return false, nil
 	}
-	c, err := dial(t.netns)
+	t.main.mu.Lock()
+	defer t.main.mu.Unlock()
+	c, err := t.main.connect()
 	if err != nil {
-		return false, err
+		return false, t.main.fail(err)
 	}
-	defer func() { _ = c.close() }() // it was only read
 	for _, ch := range l.chains {
 		rules, err := readRules(c, ch.kernelChain(t.table()))
 		if isMissing(err) {
 			return false, nil
 		}
 		if err != nil {
-			return false, err
+			return false, t.main.fail(err)
 		}
 		if len(rules) != len(ch.rules) {
 			return false, nil
@@ -138,9 +145,4 @@ func (t *Tenants) holds(l layout) (bool, error) {
 		}
 	}
 	return true, nil
-}
-
-// RemoveTenants removes the table of tenants and reports whether there was one.
-func RemoveTenants(netns int) (bool, error) {
-	return (&Tenants{netns: netns}).remove()
 }

@@ -20,7 +20,7 @@ func twoTenants() nat.Tenants {
 
 func keepTenants(t *testing.T, ns *testenv.NetNS, tenants nat.Tenants, owned bool) *Tenants {
 	t.Helper()
-	keeper := OpenTenants(ns.FD(), tenants, owned)
+	keeper := open(t, ns, Options{Unowned: !owned}).Tenants(tenants)
 	t.Cleanup(func() { require.NoError(t, keeper.Close()) })
 	return keeper
 }
@@ -78,7 +78,7 @@ func TestTenantTableIsWrittenOnce(t *testing.T) {
 	sync(none, true)
 	sync(none, false)
 	require.NotContains(t, ns.Nft(t, "list", "ruleset"), tenantTable)
-	removed, err := RemoveTenants(ns.FD())
+	removed, err := none.main.RemoveTenants()
 	require.NoError(t, err)
 	require.False(t, removed)
 }
