@@ -247,13 +247,3 @@ func (p *plane) requireLegal(t testing.TB, node string) {
 		require.Equal(t, conntrack.Legal, index.Judge(f, nil), "%v", f)
 	}
 }
-
-// ids lists the ids of flows, sorted.
-func ids(flows []conntrack.Flow) []uint32 {
-	var list []uint32
-	for _, f := range flows {
-		list = append(list, f.ID)
-	}
-	slices.Sort(list)
-	return list
-}

@@ -64,11 +64,7 @@ func objectsOfEgress(c egressCase) []object {
 }
 
 func leaves(s State) []string {
-	var lines []string
-	for _, line := range splitLines(describe(State{Backends: s.Backends}, nil)) {
-		lines = append(lines, line)
-	}
-	return lines
+	return splitLines(describe(State{Backends: s.Backends}, nil))
 }
 
 // TestEgress is R8, and TestFieldCase_B38 repeats it in every order.
