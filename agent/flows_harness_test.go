@@ -67,12 +67,13 @@ func behind(t testing.TB, ns *testenv.NetNS, machine netip.Addr) []conntrack.Flo
 	return list
 }
 
-// flowOf finds the one flow that a client's address and port began.
+// flowOf finds the one flow that a client's address and port began in the conversation's protocol.
 func flowOf(t testing.TB, ns *testenv.NetNS, c *testenv.Conn) conntrack.Flow {
 	t.Helper()
 	var list []conntrack.Flow
 	for _, f := range allFlows(t, ns) {
-		if netip.AddrPortFrom(f.Orig.Src, f.Orig.SrcPort) == c.Local && netip.AddrPortFrom(f.Orig.Dst, f.Orig.DstPort) == c.Remote {
+		from, to := netip.AddrPortFrom(f.Orig.Src, f.Orig.SrcPort), netip.AddrPortFrom(f.Orig.Dst, f.Orig.DstPort)
+		if uint8(f.Protocol) == c.Protocol() && from == c.Local && to == c.Remote {
 			list = append(list, f)
 		}
 	}

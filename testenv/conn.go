@@ -142,6 +142,14 @@ func (c *Conn) Send() error {
 	return nil
 }
 
+// Protocol is unix.IPPROTO_TCP or unix.IPPROTO_UDP.
+func (c *Conn) Protocol() uint8 {
+	if c.packets != nil {
+		return unix.IPPROTO_UDP
+	}
+	return unix.IPPROTO_TCP
+}
+
 // SetTimeout changes how long a round trip may take.
 func (c *Conn) SetTimeout(timeout time.Duration) { c.timeout = timeout }
 
