@@ -91,6 +91,6 @@ func (s *apiServer) awaitReady(ctx context.Context, stdout io.Reader) error {
 // stop ends the server at once: nobody needs its state any more.
 func (s *apiServer) stop() error {
 	err := s.cmd.Process.Kill()
-	_ = s.cmd.Wait() // "signal: killed"
-	return errors.Join(err, s.stdin.Close())
+	_ = s.cmd.Wait() // "signal: killed"; it closes the pipe, too
+	return err
 }
