@@ -66,8 +66,9 @@ func TestRole(t *testing.T) {
 		"/nodes":                             follow,
 		"discovery.k8s.io/endpointslices":    follow,
 		"network.datumapis.com/egressshards": follow,
-		"/services/status":                   {"patch"},  // agent/status
-		"/events":                            {"create"}, // agent/status
+		"/services/status":                   {"patch"}, // agent/status
+		"network.datumapis.com/egressshards/status": {"patch"}, // agent/status
+		"/events": {"create"}, // agent/status
 	}
 	require.Empty(t, cmp.Diff(want, have))
 }
