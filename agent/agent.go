@@ -33,6 +33,8 @@ type Options struct {
 	Log  *slog.Logger
 	// LeavePredecessor keeps the table of cozy-proxy where there is one, and reports the conflict.
 	LeavePredecessor bool
+	// Programmed, unless nil, is called once, when the table was programmed for the first time.
+	Programmed func()
 	// Unowned forgoes the table's owner flag, as on kernels before 6.9.
 	Unowned bool
 

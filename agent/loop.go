@@ -52,6 +52,8 @@ type loop struct {
 	former  former
 	backoff backoff
 	waiting bool
+	// programmed tells of the first success; nil afterwards.
+	programmed func()
 	// lock is held where the table's owner flag does not tell two agents apart.
 	lock io.Closer
 }
@@ -61,7 +63,8 @@ func newLoop(a *Agent) *loop {
 		log: a.log, source: a.options.Source, reporter: a.options.Reporter,
 		table: a.table, tenants: a.tenants, node: a.node, flows: a.flows, auditor: a.auditor,
 		config: a.options.Policy, takeOver: !a.options.LeavePredecessor,
-		facts: make(chan struct{}, 1), queries: make(chan func()),
+		programmed: a.options.Programmed,
+		facts:      make(chan struct{}, 1), queries: make(chan func()),
 		health: &health{}, passes: newPassMetrics(),
 		former: former{},
 		unsure: true,
@@ -226,6 +229,10 @@ func (l *loop) keepTenants() error {
 
 // settled says what a successful pass changed, to the log and to the objects.
 func (l *loop) settled(result nft.Result, took time.Duration) {
+	if l.programmed != nil {
+		go l.programmed()
+		l.programmed = nil
+	}
 	if l.waiting {
 		l.log.Info("took over from the other agent")
 		l.waiting = false

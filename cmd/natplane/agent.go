@@ -4,12 +4,9 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"io"
 	"log/slog"
-	"net"
 	"os"
-	"runtime/debug"
 
 	"github.com/spf13/pflag"
 
@@ -65,16 +62,17 @@ func runAgent(ctx context.Context, args []string, stdio stdio) error {
 	if err != nil {
 		return err
 	}
+	started := func() {}
 	if os.Getenv("GOGC") == "" {
-		debug.SetGCPercent(gcPercent)
+		started = agent.RelaxGC(gcPercent)
 	}
 	objects, err := flags.open(&policy, log)
 	if err != nil {
 		return err
 	}
-	listener, err := net.Listen("tcp", flags.http)
+	listener, err := listen(ctx, flags.http)
 	if err != nil {
-		return fmt.Errorf("--http-address %s: %w", flags.http, err)
+		return err
 	}
 	a, err := agent.New(agent.Options{
 		Policy:   policy,
@@ -84,6 +82,7 @@ func runAgent(ctx context.Context, args []string, stdio stdio) error {
 		HTTP:     listener,
 		Log:      log,
 
+		Programmed:       started,
 		LeavePredecessor: !flags.takeOver,
 		Unowned:          flags.unowned,
 	})
