@@ -150,7 +150,7 @@ func (l *loop) intake() (nat.Delta, bool) {
 		l.engine = nat.NewEngine(l.config, programmed)
 		l.health.update(func(h *Health) { h.Synced = true })
 	}
-	outcome := l.engine.Apply(batch, nat.Facts(l.node.Facts()))
+	outcome := l.engine.Apply(batch, l.node.Facts())
 	l.followWorkloads(&outcome.Delta)
 	l.untold.add(outcome)
 	return outcome.Delta, true
@@ -158,23 +158,7 @@ func (l *loop) intake() (nat.Delta, bool) {
 
 // followWorkloads adds to the delta which interfaces the local backends are behind now.
 func (l *loop) followWorkloads(delta *nat.Delta) {
-	interfaces := l.node.WorkloadInterfaces()
-	if len(delta.Backends) > 0 {
-		var add, remove []netip.Addr
-		for _, c := range delta.Backends {
-			switch {
-			case c.Old == nil:
-				add = append(add, c.New.Addr)
-			case c.New == nil:
-				remove = append(remove, c.Old.Addr)
-			}
-		}
-		var err error
-		if interfaces, err = l.node.TrackBackends(add, remove); err != nil {
-			l.log.Warn("the interface of a backend is not known yet; its sources are not checked until then", "error", err)
-		}
-	}
-	change := l.engine.SetWorkloads(interfaces)
+	change := l.engine.SetWorkloads(l.workloads(delta.Backends))
 	switch {
 	case change == nil:
 	case delta.Host == nil:
@@ -182,6 +166,27 @@ func (l *loop) followWorkloads(delta *nat.Delta) {
 	default:
 		delta.Host.New = change.New
 	}
+}
+
+// workloads returns the interfaces behind which local backends are routed, after some of these came and went.
+func (l *loop) workloads(changes []nat.Change[nat.Backend]) []string {
+	if len(changes) == 0 {
+		return l.node.WorkloadInterfaces()
+	}
+	var add, remove []netip.Addr
+	for _, c := range changes {
+		switch {
+		case c.Old == nil:
+			add = append(add, c.New.Addr)
+		case c.New == nil:
+			remove = append(remove, c.Old.Addr)
+		}
+	}
+	interfaces, err := l.node.TrackBackends(add, remove)
+	if err != nil {
+		l.log.Warn("the interface of a backend is not known yet; its sources are not checked until then", "error", err)
+	}
+	return interfaces
 }
 
 // program writes the differences, or reads and corrects the whole table when it is not sure what the kernel holds.

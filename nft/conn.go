@@ -71,7 +71,7 @@ func (c *conn) do(exchange func() error) error {
 }
 
 // askForLargeDumps reads one small answer into a large buffer. The kernel fills messages of a dump up to the largest buffer
-// that the socket was ever read with, and walks a set from its start for each message: 100,000 elements come 8 times faster
+// that the socket was ever read with, and walks a set from its start for each message: 100,000 elements come faster
 // in messages of 32 KiB than in the 4 KiB that they would be given.
 func (c *conn) askForLargeDumps() error {
 	request := netlink.Message{

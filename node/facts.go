@@ -12,23 +12,16 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/natplane/natplane/nat"
 )
 
 // Facts are what policy needs to know about this node. The slices are shared: read them only.
-type Facts struct {
-	// Addresses are those of all interfaces, with their prefix length, sorted, each once. Left out are 127.0.0.0/8, ::1 and
-	// link-local ranges, which exist on every node; whatever scope the administrator gave an address does not matter, as the
-	// kernel delivers all of them locally.
-	Addresses []netip.Prefix
-	// Uplinks are the interfaces that lead to the outside, sorted: those of the unicast default routes of both families in the
-	// main table, or the fixed ones, whether they exist or not.
-	Uplinks []string
-}
-
-// Equal reports whether both are the same.
-func (f Facts) Equal(o Facts) bool {
-	return slices.Equal(f.Addresses, o.Addresses) && slices.Equal(f.Uplinks, o.Uplinks)
-}
+//
+// Addresses are those of all interfaces, each once. Left out are 127.0.0.0/8, ::1 and link-local ranges, which exist on every node;
+// whatever scope the administrator gave an address does not matter, as the kernel delivers all of them locally. Uplinks are the interfaces
+// of the unicast default routes of both families in the main table, or the fixed ones, whether they exist or not.
+type Facts = nat.Facts
 
 func (n *Node) readFacts() (Facts, error) {
 	addresses, err := n.readAddresses()
