@@ -98,10 +98,14 @@ func (p *clusterPlane) run(node string, log *slog.Logger, edits ...func(*agent.O
 	if err != nil {
 		return nil, err
 	}
-	reporter := status.New(status.Options{Client: source.Client(), Services: source, Node: node, Log: log})
+	services := status.Options{Client: source.Client(), Services: source, Node: node, Log: log}
+	reporter := status.Together{
+		Services: status.New(services),
+		Vouches:  status.NewVoucher(services),
+		Shards:   status.NewShardReporter(status.ShardOptions{Client: source.ShardClient(), Shards: source, Node: node, Log: log}),
+	}
 	source.OnObserved(reporter.Observe)
-	shards := status.NewShardReporter(status.ShardOptions{Client: source.ShardClient(), Shards: source, Node: node, Log: log})
-	source.OnShardObserved(shards.Observe)
+	source.OnShardObserved(reporter.Shards.Observe)
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return nil, err
@@ -109,9 +113,9 @@ func (p *clusterPlane) run(node string, log *slog.Logger, edits ...func(*agent.O
 	options := agent.Options{
 		Policy: nat.Config{
 			Node: node, ProxyNames: names, ClusterCIDRs: clusterCIDRs(), ShardCIDRs: nat.DefaultShardCIDRs(),
-			Reserved: cluster.ServerAddresses(p.access),
+			Reserved: cluster.ServerAddresses(p.access), VouchedOnly: true,
 		},
-		NetNS: p.topo.Node(node).NS.FD(), Source: source, Reporter: status.Together{Services: reporter, Shards: shards}, HTTP: listener, Log: log,
+		NetNS: p.topo.Node(node).NS.FD(), Source: source, Reporter: reporter, HTTP: listener, Log: log,
 	}
 	for _, edit := range edits {
 		edit(&options)

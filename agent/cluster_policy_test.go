@@ -14,12 +14,16 @@ import (
 	"github.com/natplane/natplane/testenv"
 )
 
+// spread has every node translate.
+func spread(s *corev1.Service) {
+	s.Spec.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyCluster
+}
+
 // TestClusterPolicyCluster spreads an address over two nodes and reaches it from everywhere. The particulars are with the tests of packets;
 // this one shows that the API server's objects lead to them.
 func TestClusterPolicyCluster(t *testing.T) {
 	p := newClusterPlane(t).startBoth()
 	web, mail, pod, ext, nodeA, nodeB := p.topo.Web, p.topo.Mail, p.topo.Pod, p.topo.Ext, p.topo.NodeA, p.topo.NodeB
-	spread := func(s *corev1.Service) { s.Spec.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyCluster }
 	p.pod("web", "web", "node-a", web.Addrs...)
 	p.pod("mail", "mail", "node-b", mail.Addrs...)
 	p.expose("web", 10, spread)
@@ -79,4 +83,37 @@ func TestClusterPolicyCluster(t *testing.T) {
 		p.says(tenantA, name, nat.ReasonProgrammed)
 	}
 	require.EqualValues(t, 1, p.writes["node-b"].Load(), "mail")
+}
+
+// TestClusterWordOfAnotherNode: a node translates to a machine of another node as long as the agent there finds its Pod, whatever EndpointSlices
+// go on to say.
+func TestClusterWordOfAnotherNode(t *testing.T) {
+	p := newClusterPlane(t).startBoth()
+	db, ext := p.topo.DB, p.topo.Ext
+	answer(t, db.NS)
+	p.kube.Pod(t, tenantB, "db", "node-a", map[string]string{"app": "db"}, texts(db.Addrs)...)
+	p.kube.Service(t, tenantB, "db", "cozy-proxy", bothFamilies, spread, func(s *corev1.Service) { s.Spec.Selector = nil })
+	require.NoError(t, p.slice("db", "node-a", texts(db.Addrs[:1])...))
+	require.NoError(t, p.slice("db", "node-a", texts(db.Addrs[1:])...))
+	p.kube.Assign(t, tenantB, "db", dual(20)...)
+	p.announce(20, p.topo.NodeB)
+	for _, node := range []string{"node-a", "node-b"} {
+		p.translates(node, 20, &db.Host)
+	}
+	word := p.condition(tenantB, "db", nat.VouchPrefix+"node-a")
+	require.NotNil(t, word)
+	require.Equal(t, nat.VouchMessage(db.Addrs), word.Message)
+	require.Nil(t, p.condition(tenantB, "db", nat.VouchPrefix+"node-b"))
+	eachFamily(t, func(t *testing.T, f testenv.Family) {
+		visit{name: "client", from: ext.NS, to: public(f, 20), sees: p.topo.NodeB.Addr(f), at: db.Addr(f)}.check(t)
+	})
+
+	// Its address may be another tenant's machine's by now.
+	p.kube.PodStatus(t, tenantB, "db", corev1.PodSucceeded, false, texts(db.Addrs)...)
+	p.translates("node-b", 20, nil)
+	p.says(tenantB, "db", nat.ReasonBackendUnverified)
+	require.Nil(t, p.condition(tenantB, "db", nat.VouchPrefix+"node-a"))
+	eachFamily(t, func(t *testing.T, f testenv.Family) {
+		visit{name: "client", from: ext.NS, to: public(f, 20)}.refused(t)
+	})
 }

@@ -5,6 +5,7 @@
 package deploy
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -131,11 +132,16 @@ func TestKustomizations(t *testing.T) {
 			require.Equal(t, "natplane", p.Target.Name)
 			var operations []struct {
 				Op, Path string
-				Value    map[string]string
+				Value    any
 			}
 			require.NoError(t, yaml.UnmarshalStrict([]byte(p.Patch), &operations))
 			require.Equal(t, "/spec/template/spec/nodeSelector", operations[0].Path)
-			require.Equal(t, "linux", operations[0].Value["kubernetes.io/os"])
+			selects := operations[0].Value.(map[string]any)
+			require.Equal(t, "linux", selects["kubernetes.io/os"])
+			for _, arg := range operations[1:] {
+				require.Equal(t, "/spec/template/spec/containers/0/args/-", arg.Path)
+				require.Equal(t, fmt.Sprintf("--agent-nodes=natplane.io/edge=%s", selects["natplane.io/edge"]), arg.Value, "the agents know where agents are")
+			}
 		}
 	}
 	files, err := os.ReadDir("base")

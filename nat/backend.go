@@ -21,6 +21,10 @@ type choice struct {
 	rivals []netip.Addr
 	// outranked is true when this node has an endpoint of addr that ranks lower than another node's.
 	outranked bool
+	// unvouched is true when the backend is elsewhere and must not be translated to before the agent of its node vouches for it.
+	unvouched bool
+	// verified are the endpoints that a Pod of this node has, whatever their rank, sorted.
+	verified []netip.Addr
 	// targets are the target ports that the chosen endpoint's slices resolve, by name and protocol.
 	targets []servicePort
 	// refused says which endpoints do not count, and why.
@@ -36,6 +40,7 @@ func (c choice) servesPorts() bool { return c.found() && c.rank <= serving }
 
 func (c choice) equal(o choice) bool {
 	return c.addr == o.addr && c.rank == o.rank && c.local == o.local && c.outranked == o.outranked &&
+		c.unvouched == o.unvouched && slices.Equal(c.verified, o.verified) &&
 		slices.Equal(c.nodes, o.nodes) && slices.Equal(c.rivals, o.rivals) && slices.Equal(c.targets, o.targets) &&
 		slices.Equal(c.refused, o.refused) && slices.Equal(c.listed, o.listed)
 }
@@ -84,8 +89,12 @@ func chooseBackend(slicesOfService []*endpointSlice, f family, v vouchers) choic
 				continue
 			}
 			counted = append(counted, accepted{e, s})
+			if e.node == v.node {
+				c.verified = append(c.verified, e.addr)
+			}
 		}
 	}
+	c.verified = sortAddrs(c.verified)
 	slices.SortFunc(c.listed, netip.Addr.Compare)
 	c.listed = slices.Compact(c.listed)
 	c.refused = compactSorted(c.refused)

@@ -8,6 +8,8 @@ import (
 	"net/netip"
 	"strconv"
 	"strings"
+
+	"k8s.io/apimachinery/pkg/labels"
 )
 
 // Labels and annotations of the Service contract.
@@ -45,6 +47,11 @@ type Config struct {
 	ShardPorts PortRange
 	// Tenants are the interfaces behind which shard sources may have equal addresses.
 	Tenants Tenants
+	// VouchedOnly has backends on other nodes, which this node translates to under externalTrafficPolicy Cluster, count only when the agent
+	// of their node vouches for them on the Service; otherwise EndpointSlices are believed.
+	VouchedOnly bool
+	// AgentNodes selects the Nodes that run the agent; nil is all of them.
+	AgentNodes labels.Selector
 	// Reserved addresses are never captured: those of the API server (R7).
 	Reserved []netip.Addr
 }

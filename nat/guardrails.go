@@ -31,8 +31,24 @@ type guardrails struct {
 	reserved   []netip.Addr
 	// self are the addresses that masqueraded connections come from; see Host.
 	self [2]netip.Addr
-	// firstNode is the name that sorts first among the Node objects, or this node's own when there are none.
+	// agents are the Nodes that run the agent, sorted; nil when there is no Node object to tell.
+	agents []string
+	// firstNode is the first of them, which reports on Services without a backend; this node itself when nobody knows better.
 	firstNode string
+}
+
+// runsAgent reports whether the agent runs on a node, as far as one can know.
+func (g *guardrails) runsAgent(node string) bool {
+	if g.agents == nil {
+		return true
+	}
+	_, found := slices.BinarySearch(g.agents, node)
+	return found
+}
+
+// sameReporters reports whether each verdict has the same reporter with both.
+func (g *guardrails) sameReporters(o *guardrails) bool {
+	return g.firstNode == o.firstNode && slices.Equal(g.agents, o.agents)
 }
 
 // newGuardrails draws them from the configuration, all Node objects and this node's interfaces.
@@ -42,9 +58,9 @@ type guardrails struct {
 func newGuardrails(c Config, nodes map[string]*nodeFacts, facts Facts) *guardrails {
 	g := &guardrails{nodes: map[netip.Addr]string{}, reserved: c.Reserved, firstNode: c.Node}
 	var cluster, masquerade []NamedRange
-	for i, name := range slices.Sorted(maps.Keys(nodes)) {
-		if i == 0 {
-			g.firstNode = name
+	for _, name := range slices.Sorted(maps.Keys(nodes)) {
+		if nodes[name].agent {
+			g.agents = append(g.agents, name)
 		}
 		for _, a := range nodes[name].addresses {
 			g.nodes[a] = "an address of node " + name
@@ -52,6 +68,9 @@ func newGuardrails(c Config, nodes map[string]*nodeFacts, facts Facts) *guardrai
 		for _, p := range nodes[name].podCIDRs {
 			cluster = append(cluster, NamedRange{RangeOf(p), "pods of node " + name})
 		}
+	}
+	if len(g.agents) > 0 {
+		g.firstNode = g.agents[0]
 	}
 	if own := nodes[c.Node]; own != nil {
 		for _, f := range families {

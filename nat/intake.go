@@ -12,7 +12,7 @@ import (
 func (e *Engine) takeNodes(batch Objects, facts Facts, d *dirty) {
 	changed := e.rails == nil || !facts.Equal(e.facts)
 	for name, object := range batch.Nodes {
-		n := newNode(object)
+		n := newNode(object, e.config.AgentNodes)
 		if n.equal(e.nodes[name]) {
 			continue
 		}
@@ -33,8 +33,8 @@ func (e *Engine) takeNodes(batch Objects, facts Facts, d *dirty) {
 	d.host = true
 	for key := range e.services {
 		d.services.add(key)
-		if before != nil && before.firstNode != e.rails.firstNode {
-			d.verdicts.add(key) // it reports on Services without a backend
+		if before != nil && !before.sameReporters(e.rails) {
+			d.verdicts.add(key)
 		}
 	}
 }

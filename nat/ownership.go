@@ -107,7 +107,7 @@ func newAddress(public netip.Addr, grants []grant, backend func(*service) choice
 // translates reports whether this node translates for the Service. A node whose own endpoint of the address ranks lower does not, even
 // under externalTrafficPolicy Cluster: its route to the address may lead to the machine's retired copy (R4).
 func (s *service) translates(c choice) bool {
-	return c.found() && (c.local || s.spread && !c.outranked)
+	return c.found() && (c.local || s.spread && !c.outranked && !c.unvouched)
 }
 
 // serve adds what one Service forwards on this node.

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
 )
 
 // podAddresses returns the addresses that a Pod vouches for on this node: none for a Pod elsewhere, one that ended (its address may be
@@ -32,13 +33,15 @@ type nodeFacts struct {
 	podCIDRs  []netip.Prefix
 	// internal are the first InternalIPs, by family.
 	internal [2]netip.Addr
+	// agent is true for a Node that runs the agent.
+	agent bool
 }
 
-func newNode(o *corev1.Node) *nodeFacts {
+func newNode(o *corev1.Node, agents labels.Selector) *nodeFacts {
 	if o == nil {
 		return nil
 	}
-	n := &nodeFacts{}
+	n := &nodeFacts{agent: agents == nil || agents.Matches(labels.Set(o.Labels))}
 	for _, a := range o.Status.Addresses {
 		// Hostnames are in the same list; a cloud may put an address there, so every type is read.
 		if addr, err := ParseAddress(a.Address); err == nil {
@@ -66,5 +69,5 @@ func (n *nodeFacts) equal(o *nodeFacts) bool {
 	if n == nil || o == nil {
 		return n == o
 	}
-	return n.internal == o.internal && slices.Equal(n.addresses, o.addresses) && slices.Equal(n.podCIDRs, o.podCIDRs)
+	return n.agent == o.agent && n.internal == o.internal && slices.Equal(n.addresses, o.addresses) && slices.Equal(n.podCIDRs, o.podCIDRs)
 }

@@ -43,6 +43,7 @@ type service struct {
 	ports     []servicePort // sorted, distinct
 	sources   [2]Sources
 	notes     []string
+	vouches   []vouch
 }
 
 // older orders by age (R7), the oldest first.
@@ -72,6 +73,7 @@ func newService(o *corev1.Service, proxyNames []string) *service {
 	case annotationFalse:
 		s.primary = excluded
 	}
+	s.vouches = vouchesOf(o)
 	s.readIngress(o.Status.LoadBalancer.Ingress)
 	s.sources, s.notes = parseSources(o.Spec.LoadBalancerSourceRanges)
 	if !s.whole {
@@ -134,5 +136,5 @@ func (s *service) equal(o *service) bool {
 	return s.key == o.key && s.created == o.created && s.whole == o.whole && s.echo == o.echo && s.spread == o.spread &&
 		s.primary == o.primary && slices.Equal(s.addresses, o.addresses) && slices.Equal(s.invalid, o.invalid) &&
 		slices.Equal(s.ports, o.ports) && s.sources[ipv4].Equal(o.sources[ipv4]) && s.sources[ipv6].Equal(o.sources[ipv6]) &&
-		slices.Equal(s.notes, o.notes)
+		slices.Equal(s.notes, o.notes) && slices.Equal(s.vouches, o.vouches)
 }

@@ -40,6 +40,7 @@ func (e *Engine) resolve(s *service, before *resolution) *resolution {
 			nodeAddress: func(a netip.Addr) string { return e.rails.nodes[a] },
 			programmed:  func(a netip.Addr) bool { return e.isProgrammed(s, f, before, a) },
 		})
+		r.choices[f].unvouched = e.unvouched(s, r.choices[f])
 	}
 	for _, a := range s.addresses {
 		if why := e.forbids(a, r.choices[familyOf(a)]); why != "" {

@@ -167,3 +167,11 @@ func prefixes(list ...string) []netip.Prefix {
 	}
 	return out
 }
+
+func addrs(list ...string) []netip.Addr {
+	var all []netip.Addr
+	for _, s := range list {
+		all = append(all, addr(s))
+	}
+	return all
+}

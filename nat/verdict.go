@@ -50,6 +50,9 @@ type Verdict struct {
 	PrimaryEgress []netip.Addr `json:"primaryEgress"`
 	// Generation is that of an EgressShard that was judged.
 	Generation int64 `json:"-"`
+	// Verified are the endpoints of a Service with externalTrafficPolicy Cluster that Pods of this node have: it vouches for them, so that other
+	// nodes may translate to them.
+	Verified []netip.Addr `json:"-"`
 	// Reporter is the node that writes the verdict to the object's status; every node names the same.
 	Reporter string `json:"-"`
 	// Unsure is true when a family has several equally good backends and this node translates to none of them: it cannot know whether
@@ -64,7 +67,7 @@ func (v Verdict) Key() Key { return Key{Namespace: v.Namespace, Name: v.Name} }
 func (v Verdict) Equal(o Verdict) bool {
 	return v.Kind == o.Kind && v.Namespace == o.Namespace && v.Name == o.Name && v.Programmed == o.Programmed &&
 		v.Reason == o.Reason && v.Message == o.Message && v.Reporter == o.Reporter && v.Unsure == o.Unsure && v.Generation == o.Generation &&
-		slices.Equal(v.Addresses, o.Addresses) && slices.Equal(v.PrimaryEgress, o.PrimaryEgress)
+		slices.Equal(v.Verified, o.Verified) && slices.Equal(v.Addresses, o.Addresses) && slices.Equal(v.PrimaryEgress, o.PrimaryEgress)
 }
 
 // CompareVerdicts orders by kind, Services first, and name.
@@ -145,6 +148,9 @@ func (e *Engine) judge(r *resolution) Verdict {
 	v.Reporter = e.reporter(r)
 	for _, f := range families {
 		c := r.choices[f]
+		if s.spread {
+			v.Verified = append(v.Verified, c.verified...)
+		}
 		v.Unsure = v.Unsure || len(held[f]) > 0 && len(c.rivals) > 0 && !c.found()
 	}
 	j.conclude(&v)
@@ -233,8 +239,19 @@ func (e *Engine) judgeFound(s *service, f family, c choice, held []netip.Addr, j
 	case !c.local && c.outranked:
 		j.find(ReasonElsewhere, "backend %s is better placed on node %s", c.addr, strings.Join(c.nodes, ", "))
 		return
+	case !c.local && !s.spread && e.agentless(c):
+		j.find(ReasonNoBackend, "backend %s is on node %s, which runs no agent: nobody translates for it", c.addr, strings.Join(c.nodes, ", "))
+		return
 	case !c.local && !s.spread:
 		j.find(ReasonElsewhere, "backend %s is on node %s", c.addr, strings.Join(c.nodes, ", "))
+		return
+	case c.unvouched && e.agentless(c):
+		j.find(ReasonBackendUnverified, "backend %s is on node %s, which runs no agent to verify it; --trust-slices believes EndpointSlices",
+			c.addr, strings.Join(c.nodes, ", "))
+		return
+	case c.unvouched:
+		j.find(ReasonBackendUnverified, "backend %s: the agent of node %s does not confirm that a Pod of namespace %s has this address",
+			c.addr, strings.Join(c.nodes, ", "), s.key.Namespace)
 		return
 	}
 	if s.whole {
@@ -279,16 +296,14 @@ func (j *judgement) conclude(v *Verdict) {
 }
 
 // reporter names the node that writes the status (R20): one that hosts the backend; without a backend the best candidate's; without
-// candidates the first node of the cluster. A refused endpoint on this node still makes it the candidate: nobody else can refuse it.
+// candidates the first node that runs an agent. A refused endpoint on this node still makes it the candidate: nobody else can refuse it.
 func (e *Engine) reporter(r *resolution) string {
-	for _, f := range families {
-		if c := r.choices[f]; c.found() && len(c.nodes) > 0 {
-			return c.nodes[0]
-		}
-	}
-	for _, f := range families {
-		if c := r.choices[f]; len(c.nodes) > 0 {
-			return c.nodes[0]
+	for _, found := range []bool{true, false} {
+		for _, f := range families {
+			c := r.choices[f]
+			if i := slices.IndexFunc(c.nodes, e.rails.runsAgent); i >= 0 && (c.found() || !found) {
+				return c.nodes[i]
+			}
 		}
 	}
 	return e.rails.firstNode

@@ -11,6 +11,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/labels"
 )
 
 // world makes random objects in a universe so small that they collide all the time.
@@ -21,15 +22,19 @@ type world struct {
 	ambiguous bool
 	// shared lets Services want each other's addresses.
 	shared bool
+	// vouchedOnly is a setting of the agent.
+	vouchedOnly bool
 }
 
 func newWorld(seed uint64, ambiguous bool) *world {
-	return &world{rng: rand.New(rand.NewPCG(seed, 1)), all: NewObjects(), ambiguous: ambiguous, shared: true}
+	return &world{rng: rand.New(rand.NewPCG(seed, 1)), all: NewObjects(), ambiguous: ambiguous, shared: true, vouchedOnly: seed%2 == 0}
 }
 
 func (w *world) config() Config {
 	c := testConfig("node-b")
 	c.ClusterCIDRs = prefixes("10.96.0.0/24")
+	c.VouchedOnly = w.vouchedOnly
+	c.AgentNodes = labels.SelectorFromSet(labels.Set{"agent": "true"})
 	c.Reserved = []netip.Addr{addr("203.0.113.66")}
 	return c
 }
@@ -107,6 +112,9 @@ func (w *world) service(b Objects) {
 	}
 	if w.chance(3) {
 		s.spread()
+		for range w.rng.IntN(3) {
+			s.vouched(oneOf(w.rng, worldNodes...), backendAddress(1+w.rng.IntN(4), false)+", "+backendAddress(1+w.rng.IntN(4), true))
+		}
 	}
 	if w.chance(4) {
 		s.sources(oneOf(w.rng, "0.0.0.0/0", "198.51.100.0/24", "2001:db8:e::/64", "nonsense"), oneOf(w.rng, "198.51.100.128/25", "::/0"))
@@ -216,6 +224,9 @@ func (w *world) node(b Objects) {
 	}
 	if w.chance(6) {
 		n.pods(oneOf(w.rng, "10.244.0.0/24", "10.244.1.0/24", "2001:db8:f::2/127", "203.0.113.2/31"))
+	}
+	if !w.chance(4) {
+		n.labelled("agent", "true")
 	}
 	b.Nodes[name] = n.Node
 }

@@ -65,7 +65,7 @@ func newKinds(c *clients, o Options) ([]*kind, error) {
 	byLabel := metav1.ListOptions{LabelSelector: labels.NewSelector().Add(*delegated).String()}
 	byNode := metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("spec.nodeName", o.Node).String()}
 	return []*kind{
-		serviceKind(c, byLabel), sliceKind(c, byLabel), podKind(c, byNode), nodeKind(c), shardKind(c),
+		serviceKind(c, byLabel), sliceKind(c, byLabel), podKind(c, byNode), nodeKind(c, labelKeys(o.AgentNodes)), shardKind(c),
 	}, nil
 }
 
@@ -110,18 +110,31 @@ func podKind(c *clients, selector metav1.ListOptions) *kind {
 	}
 }
 
-func nodeKind(c *clients) *kind {
+func nodeKind(c *clients, labels []string) *kind {
 	api := c.core.Nodes()
 	return &kind{
 		name: nodes, expected: &corev1.Node{},
 		list:  func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return api.List(ctx, o) },
 		watch: api.Watch,
-		strip: stripper(stripNode),
+		strip: stripper(func(o *corev1.Node) *corev1.Node { return stripNode(o, labels...) }),
 		put: func(batch nat.Objects, key nat.Key, o metav1.Object) {
 			batch.Nodes[key.Name], _ = o.(*corev1.Node)
 		},
 		same: sameNode,
 	}
+}
+
+// labelKeys are the labels that a selector looks at.
+func labelKeys(s labels.Selector) []string {
+	if s == nil {
+		return nil
+	}
+	var keys []string
+	requirements, _ := s.Requirements()
+	for _, r := range requirements {
+		keys = append(keys, r.Key())
+	}
+	return keys
 }
 
 func shardKind(c *clients) *kind {

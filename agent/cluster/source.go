@@ -11,6 +11,7 @@ import (
 	"slices"
 	"sync"
 
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/client-go/dynamic"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
@@ -27,6 +28,8 @@ type Options struct {
 	Node string
 	// ProxyNames are the label values that delegate a Service (R1).
 	ProxyNames []string
+	// AgentNodes is what policy tells Nodes with an agent by (nat.Config); only the labels that it names are kept.
+	AgentNodes labels.Selector
 	Log        *slog.Logger
 }
 

@@ -4,6 +4,7 @@ package cluster
 
 import (
 	"fmt"
+	"maps"
 	"reflect"
 
 	corev1 "k8s.io/api/core/v1"
@@ -56,7 +57,7 @@ func stripService(o *corev1.Service) *corev1.Service {
 		s.Status.LoadBalancer.Ingress = append(s.Status.LoadBalancer.Ingress,
 			corev1.LoadBalancerIngress{IP: in.IP, Hostname: in.Hostname, IPMode: in.IPMode})
 	}
-	s.Status.Conditions = status.Ours(o.Status.Conditions)
+	s.Status.Conditions = status.Kept(o)
 	return s
 }
 
@@ -85,17 +86,19 @@ func samePod(a, b metav1.Object) bool {
 	return p.UID == q.UID && reflect.DeepEqual(p.Spec, q.Spec) && reflect.DeepEqual(p.Status, q.Status)
 }
 
-func stripNode(o *corev1.Node) *corev1.Node {
-	return &corev1.Node{
+func stripNode(o *corev1.Node, labels ...string) *corev1.Node {
+	n := &corev1.Node{
 		ObjectMeta: identity(&o.ObjectMeta),
 		Spec:       corev1.NodeSpec{PodCIDR: o.Spec.PodCIDR, PodCIDRs: o.Spec.PodCIDRs},
 		Status:     corev1.NodeStatus{Addresses: o.Status.Addresses},
 	}
+	n.Labels = pick(o.Labels, labels...)
+	return n
 }
 
 func sameNode(a, b metav1.Object) bool {
 	n, m := a.(*corev1.Node), b.(*corev1.Node)
-	return n.UID == m.UID && reflect.DeepEqual(n.Spec, m.Spec) && reflect.DeepEqual(n.Status, m.Status)
+	return n.UID == m.UID && maps.Equal(n.Labels, m.Labels) && reflect.DeepEqual(n.Spec, m.Spec) && reflect.DeepEqual(n.Status, m.Status)
 }
 
 // stripShard also converts. Unknown fields are left out, as an older or a newer CRD has others; one that does not convert fails alone.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
@@ -14,6 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/natplane/natplane/agent/manifests"
@@ -80,6 +82,38 @@ func TestStrippedObjectsDecideTheSame(t *testing.T) {
 		require.Equal(t, fmt.Sprintf("%+v", wantState), fmt.Sprintf("%+v", haveState))
 		require.Equal(t, wantVerdicts, haveVerdicts)
 	}
+}
+
+// TestStrippedObjectsSayWhoVouches keeps what policy Cluster depends on.
+func TestStrippedObjectsSayWhoVouches(t *testing.T) {
+	whole := examples(t)
+	edges, err := labels.Parse("edge in (yes,true),zone!=far")
+	require.NoError(t, err)
+	config := nat.Config{Node: "none-of-them", ProxyNames: nat.DefaultProxyNames(), VouchedOnly: true, AgentNodes: edges}
+	var words []metav1.Condition
+	for name, n := range whole.Nodes {
+		n.Labels = map[string]string{"edge": "true", "zone": "near", "kubernetes.io/hostname": name}
+		for _, s := range whole.Slices {
+			for _, e := range s.Endpoints {
+				words = append(words, metav1.Condition{Type: nat.VouchPrefix + name, Status: metav1.ConditionTrue, Message: e.Addresses[0]})
+			}
+		}
+	}
+	stripped := nat.NewObjects()
+	stripped.Slices, stripped.Pods, stripped.Shards = whole.Slices, whole.Pods, whole.Shards
+	for key, s := range whole.Services {
+		s.Spec.ExternalTrafficPolicy, s.Status.Conditions = corev1.ServiceExternalTrafficPolicyCluster, words
+		stripped.Services[key] = stripService(s)
+	}
+	for name, n := range whole.Nodes {
+		stripped.Nodes[name] = stripNode(n, labelKeys(edges)...)
+		require.NotContains(t, stripped.Nodes[name].Labels, "kubernetes.io/hostname")
+	}
+	wantState, wantVerdicts := nat.Build(config, whole, nat.Facts{})
+	haveState, haveVerdicts := nat.Build(config, stripped, nat.Facts{})
+	require.True(t, slices.ContainsFunc(wantVerdicts, func(v nat.Verdict) bool { return v.Programmed }))
+	require.Equal(t, fmt.Sprintf("%+v", wantState), fmt.Sprintf("%+v", haveState))
+	require.Equal(t, wantVerdicts, haveVerdicts)
 }
 
 func TestStrippedPodIsSmall(t *testing.T) {

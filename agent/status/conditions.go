@@ -40,28 +40,36 @@ type Observed struct {
 	ResourceVersion string
 	// Conditions are ours alone, sorted by type.
 	Conditions []metav1.Condition
+	// Vouches are what the agents of all nodes vouch for, sorted by type.
+	Vouches []metav1.Condition
 }
 
 // Observe returns what of a Service matters here.
 func Observe(s *corev1.Service) Observed {
-	return Observed{UID: s.UID, ResourceVersion: s.ResourceVersion, Conditions: Ours(s.Status.Conditions)}
+	return Observed{UID: s.UID, ResourceVersion: s.ResourceVersion, Conditions: Ours(s.Status.Conditions),
+		Vouches: vouches(s.Status.Conditions)}
 }
 
 // SameAs reports whether both are the same Service with the same conditions.
 func (o Observed) SameAs(p Observed) bool {
-	return o.UID == p.UID && sameConditions(o.Conditions, p.Conditions)
+	return o.UID == p.UID && sameConditions(o.Conditions, p.Conditions) && sameConditions(o.Vouches, p.Vouches)
 }
 
 // Ours returns our conditions among others, sorted by type.
 func Ours(conditions []metav1.Condition) []metav1.Condition {
-	var ours []metav1.Condition
+	return pick(conditions, func(c metav1.Condition) bool { return c.Type == Programmed || c.Type == PrimaryEgress })
+}
+
+// pick returns those of the conditions that are wanted, sorted by type.
+func pick(conditions []metav1.Condition, wanted func(metav1.Condition) bool) []metav1.Condition {
+	var picked []metav1.Condition
 	for _, c := range conditions {
-		if c.Type == Programmed || c.Type == PrimaryEgress {
-			ours = append(ours, c)
+		if wanted(c) {
+			picked = append(picked, c)
 		}
 	}
-	slices.SortFunc(ours, func(a, b metav1.Condition) int { return strings.Compare(a.Type, b.Type) })
-	return ours
+	slices.SortFunc(picked, func(a, b metav1.Condition) int { return strings.Compare(a.Type, b.Type) })
+	return picked
 }
 
 // later returns the one of two observations of a Service that shows the later state.

@@ -8,6 +8,8 @@
 // touched. A Service that already says what it should is left alone; a restart therefore writes nothing. Everything waits in a rate-limited
 // queue with one place per Service, so Report never blocks.
 //
+// A Voucher writes one more condition, for each node that has a Pod of a Service under externalTrafficPolicy Cluster: on it other nodes depend.
+//
 // A ShardReporter does the same for EgressShards, whose status also names the addresses that the kernel is programmed with: it never says
 // more than the kernel does, because others place tenants by it.
 //

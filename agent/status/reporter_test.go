@@ -26,11 +26,12 @@ import (
 
 const limit = 15 * time.Second
 
-// server keeps one Service and takes what is applied to it. It knows as much of server-side apply as one field manager needs: what is applied
-// replaces what was.
+// server keeps one Service and takes what is applied to it. It knows as much of server-side apply as is needed here: what a field manager
+// applies replaces what that manager applied before.
 type server struct {
 	mu      sync.Mutex
 	service corev1.Service
+	applied map[string][]metav1.Condition // by field manager
 	version int
 	shown   bool
 	patches []time.Time
@@ -42,7 +43,7 @@ type server struct {
 }
 
 func newServer() *server {
-	return &server{shown: true, version: 1, service: corev1.Service{
+	return &server{shown: true, version: 1, applied: map[string][]metav1.Condition{}, service: corev1.Service{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Service"},
 		ObjectMeta: metav1.ObjectMeta{Namespace: "tenant-a", Name: "vm-1", UID: "1", ResourceVersion: "1"},
 	}}
@@ -72,7 +73,8 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case r.Method == http.MethodPatch && strings.HasSuffix(r.URL.Path, "/services/vm-1/status"):
 		var applied corev1.Service
-		if json.NewDecoder(r.Body).Decode(&applied) != nil || r.URL.Query().Get("fieldManager") != FieldManager {
+		manager := r.URL.Query().Get("fieldManager")
+		if json.NewDecoder(r.Body).Decode(&applied) != nil || !strings.HasPrefix(manager, FieldManager) {
 			w.WriteHeader(http.StatusBadRequest)
 			return
 		}
@@ -82,7 +84,9 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 		s.version++
 		s.service.ResourceVersion = fmt.Sprint(s.version)
-		s.service.Status.Conditions = applied.Status.Conditions
+		others := pick(s.service.Status.Conditions, func(c metav1.Condition) bool { return find(s.applied[manager], c.Type) == nil })
+		s.applied[manager] = applied.Status.Conditions
+		s.service.Status.Conditions = pick(append(others, applied.Status.Conditions...), func(metav1.Condition) bool { return true })
 		_ = json.NewEncoder(w).Encode(s.service)
 	case r.Method == http.MethodPost && strings.HasSuffix(r.URL.Path, "/events"):
 		var event corev1.Event
@@ -110,6 +114,12 @@ func (s *server) set(f func(*server)) {
 	f(s)
 }
 
+// had has the Service begin with conditions of a field manager.
+func (s *server) had(manager string, conditions ...metav1.Condition) {
+	s.applied[manager] = conditions
+	s.service.Status.Conditions = append(s.service.Status.Conditions, conditions...)
+}
+
 // reasons waits until the Service has these reasons, PrimaryEgress first; none when it has no condition.
 func (s *server) reasons(t *testing.T, want ...string) {
 	t.Helper()
@@ -129,16 +139,34 @@ func (s *server) reasons(t *testing.T, want ...string) {
 
 func run(t *testing.T, s *server) *Reporter {
 	t.Helper()
+	r := New(s.options(t))
+	while(t, r.Run)
+	return r
+}
+
+func runVoucher(t *testing.T, s *server) *Voucher {
+	t.Helper()
+	v := NewVoucher(s.options(t))
+	while(t, v.Run)
+	return v
+}
+
+func (s *server) options(t *testing.T) Options {
+	t.Helper()
 	web := httptest.NewServer(s)
 	t.Cleanup(web.Close)
 	client, err := typedcorev1.NewForConfig(&rest.Config{Host: web.URL, ContentConfig: rest.ContentConfig{ContentType: "application/json"}})
 	require.NoError(t, err)
-	r := New(Options{Client: client, Services: s, Node: "node-a"})
+	return Options{Client: client, Services: s, Node: "node-a"}
+}
+
+// while runs f until the test ends.
+func while(t *testing.T, f func(context.Context)) {
+	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
-	go func() { defer close(done); r.Run(ctx) }()
+	go func() { defer close(done); f(ctx) }()
 	t.Cleanup(func() { cancel(); <-done })
-	return r
 }
 
 func changed(v ...nat.Verdict) []nat.Verdict { return v }
@@ -234,7 +262,7 @@ func TestConditionsGoWithTheService(t *testing.T) {
 // TestConditionsOfAnEarlierLifeGo removes what an earlier agent wrote although this one never had to write.
 func TestConditionsOfAnEarlierLifeGo(t *testing.T) {
 	s := newServer()
-	s.service.Status.Conditions = conditions(served("203.0.113.10"), nil, time.Now())
+	s.had(FieldManager, conditions(served("203.0.113.10"), nil, time.Now())...)
 	r := run(t, s)
 	r.Report(changed(served("203.0.113.10")), nil)
 	s.set(func(s *server) { s.shown = false })

@@ -9,13 +9,15 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	applycorev1 "k8s.io/client-go/applyconfigurations/core/v1"
 	applymetav1 "k8s.io/client-go/applyconfigurations/meta/v1"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 
 	"github.com/natplane/natplane/nat"
 )
 
-// FieldManager owns our conditions, whichever node wrote them.
+// FieldManager owns the conditions of verdicts, whichever node wrote them.
 const FieldManager = "natplane"
 
 // settle makes the Service say what it should. It returns after which delay to look again, or 0.
@@ -43,7 +45,7 @@ func (r *Reporter) settle(ctx context.Context, key nat.Key) (time.Duration, erro
 	if err := r.limit.Wait(ctx); err != nil {
 		return 0, fmt.Errorf("status of Service %s: %w", key, err)
 	}
-	wrote, err := r.apply(ctx, key, t.have, want)
+	wrote, err := apply(ctx, r.client, key, t.have.UID, FieldManager, want)
 	switch {
 	case apierrors.IsNotFound(err), apierrors.IsConflict(err):
 		// The Service is gone, or another one has its name (its UID is part of what is applied). The source tells sooner or later.
@@ -52,6 +54,7 @@ func (r *Reporter) settle(ctx context.Context, key nat.Key) (time.Duration, erro
 	case err != nil:
 		return 0, fmt.Errorf("status of Service %s: %w", key, err)
 	}
+	r.log.Debug("status written", "service", key.String(), "conditions", len(want))
 	t.said = want
 	r.settled(key, t, wrote, time.Now())
 	r.succeeded()
@@ -100,9 +103,12 @@ func (r *Reporter) settled(key nat.Key, did task, have Observed, wrote time.Time
 	}
 }
 
-// apply writes the conditions, or takes ours away when there are none. The UID guards against another Service of the same name.
-func (r *Reporter) apply(ctx context.Context, key nat.Key, have Observed, want []metav1.Condition) (Observed, error) {
-	service := applycorev1.Service(key.Name, key.Namespace).WithUID(have.UID)
+// apply writes the conditions of a field manager, or takes them away when there are none. The UID guards against another Service of the
+// same name.
+func apply(
+	ctx context.Context, client typedcorev1.ServicesGetter, key nat.Key, uid types.UID, manager string, want []metav1.Condition,
+) (Observed, error) {
+	service := applycorev1.Service(key.Name, key.Namespace).WithUID(uid)
 	if len(want) > 0 {
 		status := applycorev1.ServiceStatus()
 		for _, c := range want {
@@ -112,11 +118,10 @@ func (r *Reporter) apply(ctx context.Context, key nat.Key, have Observed, want [
 		service.WithStatus(status)
 	}
 	// Force: what someone else wrote into a condition of ours is not true because they wrote it.
-	options := metav1.ApplyOptions{FieldManager: FieldManager, Force: true}
-	after, err := r.client.Services(key.Namespace).ApplyStatus(ctx, service, options)
+	options := metav1.ApplyOptions{FieldManager: manager, Force: true}
+	after, err := client.Services(key.Namespace).ApplyStatus(ctx, service, options)
 	if err != nil {
 		return Observed{}, err
 	}
-	r.log.Debug("status written", "service", key.String(), "conditions", len(want))
 	return Observe(after), nil
 }

@@ -30,6 +30,7 @@ type agentFlags struct {
 	logLevel   string
 	takeOver   bool
 	unowned    bool
+	trust      bool
 }
 
 func (f *agentFlags) register(fs *pflag.FlagSet) {
@@ -37,6 +38,8 @@ func (f *agentFlags) register(fs *pflag.FlagSet) {
 	fs.StringVar(&f.manifests, "manifests", "", "read objects from the YAML files of this directory and follow their changes")
 	fs.StringVar(&f.kubeconfig, "kubeconfig", "", "kubeconfig of the API server (default in-cluster)")
 	fs.StringVar(&f.http, "http-address", defaultHTTP, "where /healthz, /readyz, /metrics and /debug/state are served")
+	fs.BoolVar(&f.trust, "trust-slices", false,
+		"under externalTrafficPolicy Cluster, believe EndpointSlices about machines of other nodes instead of the agents there; always so with --manifests")
 	fs.BoolVar(&f.takeOver, "take-over", true, "replace the table of cozy-proxy where there is one; open connections go on")
 	fs.StringVar(&f.logFormat, "log-format", "text", "text or json")
 	fs.StringVar(&f.logLevel, "log-level", "info", "debug, info, warn or error")

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/spf13/pflag"
+	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/natplane/natplane/nat"
 )
@@ -26,6 +27,7 @@ type policyFlags struct {
 	tenants    tenants
 	markMask   uint32
 	uplinks    []string
+	agentNodes selector
 }
 
 func (p *policyFlags) register(fs *pflag.FlagSet) {
@@ -42,6 +44,7 @@ func (p *policyFlags) register(fs *pflag.FlagSet) {
 	fs.Var(&p.shardPorts, "shard-ports", "source ports of connections through the shard (default all but those below 1024)")
 	fs.Var(&p.tenants, "tenant-interface", "interface of a tenant whose private addresses may be in use elsewhere too, and the routing table that leads back; repeatable")
 	fs.Uint32Var(&p.markMask, "tenant-mark-mask", nat.DefaultTenantMarkMask, "bits of the packet mark that replies to tenants carry the table in")
+	fs.Var(&p.agentNodes, "agent-nodes", "label selector of the Nodes that run the agent: one of them reports on a Service that has no backend (default all)")
 	fs.StringArrayVar(&p.uplinks, "uplink", nil, "interface that leads to the outside; repeatable (default the interfaces of the default routes)")
 }
 
@@ -58,6 +61,7 @@ func (p *policyFlags) config() (nat.Config, error) {
 		ShardEcho:       p.shardEcho,
 		ShardPorts:      nat.PortRange(p.shardPorts),
 		Tenants:         nat.Tenants{List: p.tenants, MarkMask: p.markMask},
+		AgentNodes:      p.agentNodes.Selector,
 	}
 	if len(c.ShardCIDRs) == 0 {
 		c.ShardCIDRs = nat.DefaultShardCIDRs()
@@ -114,6 +118,24 @@ func (t *tenants) Set(s string) error {
 	if err == nil {
 		*t = append(*t, tenant)
 	}
+	return err
+}
+
+// selector is a flag of one label selector; without it there is none.
+type selector struct{ labels.Selector }
+
+// String is empty for no selector, so that --help shows no default.
+func (s *selector) String() string {
+	if s.Selector == nil {
+		return ""
+	}
+	return s.Selector.String()
+}
+
+func (s *selector) Type() string { return "SELECTOR" }
+
+func (s *selector) Set(text string) (err error) {
+	s.Selector, err = labels.Parse(text)
 	return err
 }
 

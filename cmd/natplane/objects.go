@@ -38,16 +38,23 @@ func (f *agentFlags) open(policy *nat.Config, log *slog.Logger) (objects, error)
 		return objects{}, err
 	}
 	klog.SetSlogLogger(log) // what client-go has to say looks like our own lines
-	source, err := cluster.Open(cluster.Options{Config: config, Node: policy.Node, ProxyNames: policy.ProxyNames, Log: log})
+	source, err := cluster.Open(cluster.Options{
+		Config: config, Node: policy.Node, ProxyNames: policy.ProxyNames, AgentNodes: policy.AgentNodes, Log: log,
+	})
 	if err != nil {
 		return objects{}, err
 	}
+	policy.VouchedOnly = !f.trust
 	policy.Reserved = cluster.ServerAddresses(config)
-	reporter := status.New(status.Options{Client: source.Client(), Services: source, Node: policy.Node, Log: log})
+	services := status.Options{Client: source.Client(), Services: source, Node: policy.Node, Log: log}
+	reporter := status.Together{
+		Services: status.New(services),
+		Vouches:  status.NewVoucher(services),
+		Shards:   status.NewShardReporter(status.ShardOptions{Client: source.ShardClient(), Shards: source, Node: policy.Node, Log: log}),
+	}
 	source.OnObserved(reporter.Observe)
-	shards := status.NewShardReporter(status.ShardOptions{Client: source.ShardClient(), Shards: source, Node: policy.Node, Log: log})
-	source.OnShardObserved(shards.Observe)
-	return objects{source, status.Together{Services: reporter, Shards: shards}}, nil
+	source.OnShardObserved(reporter.Shards.Observe)
+	return objects{source, reporter}, nil
 }
 
 func restConfig(kubeconfig string) (*rest.Config, error) {
