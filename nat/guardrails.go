@@ -31,7 +31,7 @@ type guardrails struct {
 	reserved   []netip.Addr
 	// self are the addresses that masqueraded connections come from; see Host.
 	self [2]netip.Addr
-	// agents are the Nodes that run the agent, sorted; nil when there is no Node object to tell.
+	// agents are the Nodes that run the agent, sorted; nil when no Node object tells.
 	agents []string
 	// firstNode is the first of them, which reports on Services without a backend; this node itself when nobody knows better.
 	firstNode string

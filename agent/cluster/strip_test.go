@@ -99,6 +99,12 @@ func TestStrippedObjectsSayWhoVouches(t *testing.T) {
 			}
 		}
 	}
+	alone := nat.Key{Namespace: "tenant-a", Name: "without-a-backend"}
+	for _, s := range whole.Services {
+		whole.Services[alone] = s.DeepCopy()
+		whole.Services[alone].Namespace, whole.Services[alone].Name = alone.Namespace, alone.Name
+		break
+	}
 	stripped := nat.NewObjects()
 	stripped.Slices, stripped.Pods, stripped.Shards = whole.Slices, whole.Pods, whole.Shards
 	for key, s := range whole.Services {
