@@ -13,28 +13,31 @@ import (
 // whose value or comment changed is in both, because the kernel changes neither in place. Of two that are wanted under one
 // key, the first one counts.
 func diff(have, want []element) (del, add []element) {
-	const kept = -1
+	const seen = -1
 	index := make(map[key]int, len(want))
+	settled := make([]bool, len(want)) // not to be added: there already, or another of the same key is
 	for i := range want {
-		if _, twice := index[want[i].key]; !twice {
-			index[want[i].key] = i
+		if _, twice := index[want[i].key]; twice {
+			settled[i] = true
+			continue
 		}
+		index[want[i].key] = i
 	}
-	seen := make(map[key]struct{}, len(have))
 	for i := range have {
 		k := have[i].key
-		if _, twice := seen[k]; twice {
+		j, wanted := index[k]
+		switch {
+		case wanted && j == seen:
 			continue
+		case wanted && want[j] == have[i]:
+			settled[j] = true
+		default:
+			del = append(del, have[i])
 		}
-		seen[k] = struct{}{}
-		if j, ok := index[k]; ok && want[j] == have[i] {
-			index[k] = kept
-			continue
-		}
-		del = append(del, have[i])
+		index[k] = seen
 	}
 	for i := range want {
-		if index[want[i].key] == i {
+		if !settled[i] {
 			add = append(add, want[i])
 		}
 	}

@@ -114,27 +114,27 @@ func (e *encoder) putPort(p uint16) {
 	e.buf = append(e.buf, 0, 0)
 }
 
-// decode returns the elements of a set as the kernel gave them. It reports false when the set holds something that this
-// package would not have written in that form: the set has to be written anew then.
+// decode returns the elements of a set as the kernel gave them, as far as they can be read. It reports false when the set holds
+// something that this package would not have written in that form: the set has to be written anew then.
 func (e *encoder) decode(s setID, raw []nftables.SetElement) ([]element, bool) {
 	def := &e.defs[s]
 	if def.interval && len(def.key) == 1 {
 		return e.decodeIntervals(s, raw)
 	}
-	es := make([]element, len(raw))
+	es := make([]element, 0, len(raw))
 	var again []nftables.SetElement
+	ours := true
 	for i := range raw {
 		el, ok := decodeElement(def, s, &raw[i])
 		if !ok {
-			return nil, false
+			ours = false
+			continue
 		}
-		es[i] = el
+		es = append(es, el)
 		again = e.append(again[:0], &el)
-		if !same(&again[0], &raw[i]) {
-			return nil, false
-		}
+		ours = ours && same(&again[0], &raw[i])
 	}
-	return es, true
+	return es, ours
 }
 
 func decodeElement(def *setDef, s setID, raw *nftables.SetElement) (element, bool) {

@@ -142,7 +142,7 @@ func requireHolds(tb testing.TB, ns *testenv.NetNS, state nat.State) {
 	c, err := dial(ns.FD())
 	require.NoError(tb, err)
 	defer func() { require.NoError(tb, c.close()) }()
-	have, strange, err := reader.readElements(c)
+	have, strange, err := reader.readElements(c, &snapshot{})
 	require.NoError(tb, err)
 	require.Empty(tb, strange)
 	want, invalid := stateElements(&state)

@@ -33,21 +33,34 @@ func readTable(c *conn) (*nftables.Table, error) {
 	return have, nil
 }
 
-// readElements returns all elements, but for sets that hold something that this package does not write: their names.
-func (t *Table) readElements(c *conn) (es []element, strange []setID, err error) {
+// readElements returns all elements, but for sets that hold something that this package does not write: their names. What
+// known has is not read again.
+func (t *Table) readElements(c *conn, known *snapshot) (es []element, strange []setID, err error) {
 	for s := range numSets {
-		raw, err := t.readSet(c, s)
+		have, err := t.contentsOf(c, s, known)
 		if err != nil {
 			return nil, nil, err
 		}
-		some, ok := t.enc.decode(s, raw)
-		if !ok {
+		if have.strange {
 			strange = append(strange, s)
 			continue
 		}
-		es = append(es, some...)
+		es = append(es, have.elements...)
 	}
 	return es, strange, nil
+}
+
+// contentsOf returns what a set of our type holds.
+func (t *Table) contentsOf(c *conn, s setID, known *snapshot) (*contents, error) {
+	if have := known.of(s); have != nil {
+		return have, nil
+	}
+	raw, err := t.readSet(c, s)
+	if err != nil {
+		return nil, err
+	}
+	es, ok := t.enc.decode(s, raw)
+	return &contents{elements: es, strange: !ok}, nil
 }
 
 func (t *Table) readSet(c *conn, s setID) ([]nftables.SetElement, error) {
@@ -65,21 +78,31 @@ func (t *Table) readSet(c *conn, s setID) ([]nftables.SetElement, error) {
 
 // Backends returns, for every public address that the kernel translates now, the backends that it stands for in either
 // direction, sorted. It is empty without a table, and lacks a map that is not there or not of our type. Nothing is owned or
-// changed by it.
+// changed by it. A Sync that follows reads the rest only, unless somebody changed the ruleset in between.
 func (t *Table) Backends() (map[netip.Addr][]netip.Addr, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	backends, err := t.readBackends()
+	c, err := t.connect()
 	if err != nil {
 		return nil, t.fail(err)
 	}
+	generation, err := readGeneration(c)
+	if err != nil {
+		return nil, t.fail(err)
+	}
+	read := &snapshot{generation: generation}
+	backends, err := t.readBackends(c, read)
+	if err != nil {
+		return nil, t.fail(err)
+	}
+	t.snapshot = read
 	return backends, nil
 }
 
-func (t *Table) readBackends() (map[netip.Addr][]netip.Addr, error) {
+func (t *Table) readBackends(c *conn, known *snapshot) (map[netip.Addr][]netip.Addr, error) {
 	backends := make(map[netip.Addr][]netip.Addr)
 	for s := port4; s <= egress6; s++ {
-		es, err := t.readMap(s)
+		es, err := t.readMap(c, s, known)
 		if err != nil {
 			return nil, err
 		}
@@ -109,20 +132,20 @@ func (t *Table) Addresses() (addresses []netip.Addr, exists bool, err error) {
 	if err != nil {
 		return nil, false, t.fail(err)
 	}
-	if addresses, err = t.readAddresses(); err != nil {
+	if addresses, err = t.readAddresses(c, &snapshot{}); err != nil {
 		return nil, false, t.fail(err)
 	}
 	return addresses, have != nil, nil
 }
 
-func (t *Table) readAddresses() ([]netip.Addr, error) {
-	backends, err := t.readBackends()
+func (t *Table) readAddresses(c *conn, known *snapshot) ([]netip.Addr, error) {
+	backends, err := t.readBackends(c, known)
 	if err != nil {
 		return nil, err
 	}
 	addresses := slices.Collect(maps.Keys(backends))
 	for _, s := range []setID{shard4, shard6} {
-		es, err := t.readMap(s)
+		es, err := t.readMap(c, s, known)
 		if err != nil {
 			return nil, err
 		}
@@ -156,26 +179,21 @@ func formerOf(removed []element) []netip.Addr {
 	return sortedSet(former)
 }
 
-func (t *Table) readMap(s setID) ([]element, error) {
-	c, err := t.connect()
-	if err != nil {
-		return nil, err
+// readMap returns the elements of a map, none of one that is missing or not of our type, and notes them in known.
+func (t *Table) readMap(c *conn, s setID, known *snapshot) ([]element, error) {
+	if have := known.of(s); have != nil {
+		return have.elements, nil
 	}
 	reason, err := t.compareSet(c, t.kernelTable(), s)
 	if reason != "" || err != nil {
 		return nil, err
 	}
-	raw, err := t.readSet(c, s)
+	have, err := t.contentsOf(c, s, known)
 	if err != nil {
 		return nil, err
 	}
-	var es []element
-	for i := range raw {
-		if e, ok := decodeElement(&t.layout.defs[s], s, &raw[i]); ok {
-			es = append(es, e)
-		}
-	}
-	return es, nil
+	known.sets[s] = have
+	return have.elements, nil
 }
 
 // Counter is what the rules of one chain with one comment counted since the table was written, both families together.

@@ -84,12 +84,14 @@ type Table struct {
 	// rider adds to the next transaction; see TakeOver.
 	rider func(*conn) error
 
-	mu     sync.Mutex
-	conn   *conn
-	enc    encoder
-	broken bool // conn saw an error
-	unsure bool
-	closed bool
+	mu   sync.Mutex
+	conn *conn
+	enc  encoder
+	// snapshot is what Backends read for the next Sync, or nil.
+	snapshot *snapshot
+	broken   bool // conn saw an error
+	unsure   bool
+	closed   bool
 }
 
 // Open connects to the kernel and finds out what it can do. An error names the first feature that is missing and the
@@ -171,7 +173,7 @@ func (t *Table) connect() (*conn, error) {
 
 // fail notes that the kernel may hold anything now, and says which object err is about.
 func (t *Table) fail(err error) error {
-	t.broken, t.unsure = true, true
+	t.broken, t.unsure, t.snapshot = true, true, nil
 	return fmt.Errorf("nftables table inet %s: %w", tableName, err)
 }
 
@@ -200,9 +202,15 @@ func (t *Table) sync(state *nat.State) (Result, error) {
 		return Result{}, err
 	}
 	if have == nil {
+		t.snapshot = nil
 		return t.replace(c, state, false, "")
 	}
-	if err := t.own(c, have); err != nil {
+	transactions, err := t.own(c, have)
+	if err != nil {
+		return Result{}, err
+	}
+	known, err := t.takeSnapshot(c, transactions)
+	if err != nil {
 		return Result{}, err
 	}
 	reason, err := t.compare(c, have)
@@ -210,7 +218,7 @@ func (t *Table) sync(state *nat.State) (Result, error) {
 		return Result{}, err
 	}
 	if reason != "" {
-		former, err := t.readAddresses()
+		former, err := t.readAddresses(c, known)
 		if err != nil {
 			return Result{}, err
 		}
@@ -218,26 +226,27 @@ func (t *Table) sync(state *nat.State) (Result, error) {
 		result.Former = former
 		return result, err
 	}
-	return t.correct(c, state)
+	return t.correct(c, state, known)
 }
 
-// own takes a table that a process which is gone left behind, before it is read, so that nobody changes it from then on.
-func (t *Table) own(c *conn, have *nftables.Table) error {
+// own takes a table that a process which is gone left behind, before it is read, so that nobody changes it from then on. It
+// returns the number of transactions that it took.
+func (t *Table) own(c *conn, have *nftables.Table) (transactions uint32, err error) {
 	if have.Flags&nftables.TableFlagOwner != 0 {
 		if have.Owner != c.port {
-			return fmt.Errorf("%w (netlink port %d)", ErrOwned, have.Owner)
+			return 0, fmt.Errorf("%w (netlink port %d)", ErrOwned, have.Owner)
 		}
-		return nil
+		return 0, nil
 	}
 	if t.flags == 0 || have.Flags != nftables.TableFlagPersist {
-		return nil // the kernel gives an owner only to an orphan; any other table is made anew
+		return 0, nil // the kernel gives an owner only to an orphan; any other table is made anew
 	}
 	c.AddTable(t.kernelTable())
 	if err := t.commit(c); err != nil {
-		return fmt.Errorf("take over: %w", err)
+		return 0, fmt.Errorf("take over: %w", err)
 	}
 	have.Flags = t.flags
-	return nil
+	return 1, nil
 }
 
 func (t *Table) kernelTable() *nftables.Table {
@@ -270,8 +279,8 @@ func (t *Table) replace(c *conn, state *nat.State, exists bool, reason string) (
 }
 
 // correct writes the elements that differ.
-func (t *Table) correct(c *conn, state *nat.State) (Result, error) {
-	have, strange, err := t.readElements(c)
+func (t *Table) correct(c *conn, state *nat.State, known *snapshot) (Result, error) {
+	have, strange, err := t.readElements(c, known)
 	if err != nil {
 		return Result{}, err
 	}

@@ -61,7 +61,8 @@ func startTwice(objects nat.Objects, cold, warm *[4][]float64) (err error) {
 	return nil
 }
 
-// timeStart does what an agent does at its start. A table that exists is read twice: for the backends that stay, and to compare.
+// timeStart does what an agent does at its start. A table that exists is read in two parts: the maps for the backends
+// that stay, and the rest to compare it.
 func timeStart(ns *testenv.NetNS, objects nat.Objects, into *[4][]float64) (result nft.Result, err error) {
 	start, used := time.Now(), processTime()
 	table, err := nft.Open(nft.Options{NetNS: ns.FD()})
