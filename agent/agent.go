@@ -52,6 +52,8 @@ type Agent struct {
 	log     *slog.Logger
 	table   *nft.Table
 	tenants *nft.Tenants
+	// audited tells the loop that no flow is left to look at.
+	audited chan struct{}
 	node    *node.Node
 	kernel  *conntrack.Netlink
 	flows   conntrack.Table
@@ -92,7 +94,8 @@ func (a *Agent) open() (err error) {
 		return err
 	}
 	a.flows = a.options.hooks.wrap(a.kernel)
-	a.auditor = conntrack.NewAuditor(a.flows, conntrack.Config{Log: a.log})
+	a.audited = make(chan struct{}, 1)
+	a.auditor = conntrack.NewAuditor(a.flows, conntrack.Config{Log: a.log, Settled: func() { kick(a.audited) }})
 	return nil
 }
 

@@ -3,13 +3,18 @@
 package agent_test
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"net/netip"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/natplane/natplane/agent"
+	"github.com/natplane/natplane/conntrack"
 	"github.com/natplane/natplane/nat"
 	"github.com/natplane/natplane/testenv"
 )
@@ -209,4 +214,49 @@ func TestFlowsEndWhenTheServiceWentWhileTheAgentWasDown(t *testing.T) {
 		c.requireOutCut(t)
 		c.requireNoFlow(t, s.machine)
 	}
+}
+
+// illegible is a table of flows that cannot be read.
+type illegible struct{ conntrack.Table }
+
+func (illegible) Dump(context.Context, conntrack.Query, func(conntrack.Flow)) error {
+	return errors.New("illegible")
+}
+
+// TestFlowsEndWhenTheAgentDiedBeforeItsAudit: the next one finds in the table which address went, and which machine it was.
+func TestFlowsEndWhenTheAgentDiedBeforeItsAudit(t *testing.T) {
+	t.Parallel()
+	s := wholeStage(t, testenv.WithRouterPodRoutes(false))
+	both := s.converseBoth(t, 10)
+	s.stop("node-a")
+	s.start("node-a", func(o *agent.Options) {
+		agent.WrapFlows(o, func(t conntrack.Table) conntrack.Table { return illegible{t} })
+	})
+	remembered := func() string { return s.node("node-a").NS.Nft(t, "list", "set", "inet", "natplane", "parted4") }
+	s.objects.deleteService(tenantNamespace + "web")
+	testenv.Eventually(t, patience, "the address goes and is remembered", func() error {
+		if set := remembered(); !strings.Contains(set, public(testenv.IPv4, 10).String()+" . "+s.machine.Addr4().String()) {
+			return errors.New(set)
+		}
+		return nil
+	})
+	for _, c := range both {
+		for name, conn := range c.in {
+			requireOpen(t, name+" after an agent that saw no flow", conn)
+		}
+	}
+	s.stop("node-a")
+	s.start("node-a")
+	s.settle()
+	for _, c := range both {
+		c.requireInCut(t)
+		c.requireOutCut(t)
+		c.requireNoFlow(t, s.machine)
+	}
+	testenv.Eventually(t, patience, "the address is forgotten", func() error {
+		if set := remembered(); strings.Contains(set, "elements") {
+			return errors.New(set)
+		}
+		return nil
+	})
 }

@@ -33,6 +33,7 @@ type loop struct {
 	takeOver bool
 
 	facts   chan struct{}
+	audited <-chan struct{}
 	queries chan func()
 	health  *health
 	passes  *passMetrics
@@ -64,7 +65,7 @@ func newLoop(a *Agent) *loop {
 		table: a.table, tenants: a.tenants, node: a.node, flows: a.flows, auditor: a.auditor,
 		config: a.options.Policy, takeOver: !a.options.LeavePredecessor,
 		programmed: a.options.Programmed,
-		facts:      make(chan struct{}, 1), queries: make(chan func()),
+		facts:      make(chan struct{}, 1), audited: a.audited, queries: make(chan func()),
 		health: &health{}, passes: newPassMetrics(),
 		former: former{},
 		unsure: true,
@@ -72,9 +73,12 @@ func newLoop(a *Agent) *loop {
 }
 
 // kickFacts tells the loop that the node's addresses, uplinks or routes changed.
-func (l *loop) kickFacts() {
+func (l *loop) kickFacts() { kick(l.facts) }
+
+// kick signals on a channel with room for one: signals that nobody has taken yet are one.
+func kick(c chan<- struct{}) {
 	select {
-	case l.facts <- struct{}{}:
+	case c <- struct{}{}:
 	default:
 	}
 }
@@ -93,6 +97,10 @@ func (l *loop) run(ctx context.Context) error {
 			l.log.Warn("the table was changed by others; reading it again")
 			l.health.update(func(h *Health) { h.Drift++ })
 			l.unsure = true
+		case <-l.audited:
+			if !l.forget() {
+				continue
+			}
 		case <-l.source.Changed():
 		case <-l.facts:
 		case <-retry.C:
@@ -101,6 +109,19 @@ func (l *loop) run(ctx context.Context) error {
 			retry.Reset(again)
 		}
 	}
+}
+
+// forget has the table forget the addresses whose flows are gone, and reports whether a pass has to put the table right.
+func (l *loop) forget() bool {
+	if !l.auditor.Idle() {
+		return false
+	}
+	err := l.table.Forget()
+	if err != nil {
+		l.log.Warn("a transaction failed; reading the table again", "error", err)
+		l.unsure = true
+	}
+	return err != nil
 }
 
 // pass brings the kernel to what the objects say now. It returns after which delay to try again, or 0.
@@ -216,7 +237,7 @@ func (l *loop) program(delta nat.Delta) (nft.Result, error) {
 	}
 	l.unsure = false
 	// Whatever happened in between, also to an agent that died before its audit was done: every flow is looked at once.
-	l.auditor.Reset(state, conntrack.Look{Everything: true, Addresses: l.former.take()})
+	l.auditor.Reset(state, conntrack.Look{Everything: true, Addresses: l.former.take(), Parted: result.Parted})
 	return result, nil
 }
 

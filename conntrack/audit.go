@@ -24,6 +24,8 @@ type Config struct {
 	// Retry is the wait after a first failure. It doubles up to 100 times
 	// Retry. 0 means 100ms.
 	Retry time.Duration
+	// Settled is called, without waiting for it to do much, whenever nothing is left to look at, not even a second time. Nil is nobody.
+	Settled func()
 }
 
 // maxRest bounds the pause after a pass. Without it a node on which something
@@ -93,6 +95,9 @@ type Look struct {
 	// Addresses are public addresses, also former ones: whatever was translated
 	// for an address that the state does not have is deleted.
 	Addresses []netip.Addr
+	// Parted are former public addresses and the backends that they stood for: less is deleted than for Addresses, of which nobody knows the
+	// backends.
+	Parted map[netip.Addr][]netip.Addr
 	// Backends are backends whose own connections are to be looked at.
 	Backends []netip.Addr
 }
@@ -108,6 +113,9 @@ func (a *Auditor) Reset(s nat.State, look Look) {
 	}
 	for _, addr := range look.Addresses {
 		a.add(publicOf(addr), memory{unknown: true}, now)
+	}
+	for addr, backends := range look.Parted {
+		a.add(publicOf(addr), memory{backends: backends}, now)
 	}
 	for _, addr := range look.Backends {
 		a.add(backendOf(addr), memory{}, now)
@@ -250,6 +258,7 @@ func (a *Auditor) finish(p *pass, err error, took, delay time.Duration) {
 	now := time.Now()
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	defer a.tellSettled()
 	for t, seq := range p.targets {
 		e := a.pending[t]
 		switch {
@@ -268,6 +277,20 @@ func (a *Auditor) finish(p *pass, err error, took, delay time.Duration) {
 	close(a.settled)
 	a.settled = make(chan struct{})
 	a.stats.note(p, err, took)
+}
+
+// tellSettled is called with the lock held.
+func (a *Auditor) tellSettled() {
+	if len(a.pending) == 0 && a.config.Settled != nil {
+		a.config.Settled()
+	}
+}
+
+// Idle reports whether nothing is left to look at.
+func (a *Auditor) Idle() bool {
+	a.mu.RLock()
+	defer a.mu.RUnlock()
+	return len(a.pending) == 0
 }
 
 func (a *Auditor) drop(t target, e pending) {

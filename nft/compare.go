@@ -59,7 +59,7 @@ func (t *Table) compareSet(c *conn, table *nftables.Table, s setID) (string, err
 func sameSet(want, have *nftables.Set) bool {
 	return have.KeyType == want.KeyType && have.DataType == want.DataType && have.Comment == want.Comment &&
 		have.Interval == want.Interval && have.Concatenation == want.Concatenation && have.IsMap == want.IsMap &&
-		!have.Anonymous && !have.Constant && !have.Dynamic && !have.HasTimeout && !have.AutoMerge && have.Size == 0
+		!have.Anonymous && !have.Constant && !have.Dynamic && have.HasTimeout == want.HasTimeout && have.Timeout == want.Timeout && !have.AutoMerge && have.Size == 0
 }
 
 func compareChain(c *conn, table *nftables.Table, want chain) (string, error) {

@@ -174,7 +174,7 @@ func (d setDef) kernelSet(t *nftables.Table) *nftables.Set {
 	s := &nftables.Set{
 		Table: t, Name: d.name, Comment: d.comment, Interval: d.interval, IsMap: len(d.value) > 0,
 		KeyType: d.datatype(d.key), Concatenation: len(d.key) > 1 && d.interval,
-		KeyByteOrder: binaryutil.BigEndian,
+		KeyByteOrder: binaryutil.BigEndian, HasTimeout: d.timeout > 0, Timeout: d.timeout,
 	}
 	if s.IsMap {
 		s.DataType = d.datatype(d.value)

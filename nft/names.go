@@ -2,7 +2,10 @@
 
 package nft
 
-import "net/netip"
+import (
+	"net/netip"
+	"time"
+)
 
 // tableName is the table that is ours alone, in family inet. No name in it may be a keyword of nft, or the output of
 // `nft list table` could not be loaded again.
@@ -65,6 +68,8 @@ const (
 	shardSources6
 	shardEcho4
 	shardEcho6
+	parted4
+	parted6
 	uplinkIf
 	workloadIf
 	tenantIf
@@ -100,6 +105,8 @@ type setDef struct {
 	value []part
 	// interval lets elements be ranges of addresses.
 	interval bool
+	// timeout is after which time the kernel forgets an element; 0: never.
+	timeout time.Duration
 }
 
 // setDefs returns the definition of every set, indexed by setID.
@@ -129,6 +136,8 @@ func setDefs() []setDef {
 		{name: "node", key: []part{link}, value: addr, comment: "uplink -> this node's address, which masqueraded connections come from"},
 		{name: "shard_sources", key: addr, interval: true, comment: "private sources that the shard translates or keeps in"},
 		{name: "shard_echo", key: addr, comment: "shard addresses that the node answers echo requests for (--shard-echo)"},
+		{name: "parted", key: []part{address, address}, timeout: partedTimeout,
+			comment: "public address . backend that parted a while ago: an agent that starts looks for their flows"},
 	}
 	defs := make([]setDef, 0, numSets)
 	for _, def := range perFamily {

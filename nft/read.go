@@ -33,10 +33,13 @@ func readTable(c *conn) (*nftables.Table, error) {
 	return have, nil
 }
 
-// readElements returns all elements, but for sets that hold something that this package does not write: their names. What
-// known has is not read again.
+// readElements returns all elements but those that end by themselves, and the names of sets that hold something that this package does not
+// write. What known has is not read again.
 func (t *Table) readElements(c *conn, known *snapshot) (es []element, strange []setID, err error) {
 	for s := range numSets {
+		if t.layout.defs[s].timeout > 0 {
+			continue
+		}
 		have, err := t.contentsOf(c, s, known)
 		if err != nil {
 			return nil, nil, err
@@ -138,6 +141,22 @@ func (t *Table) Addresses() (addresses []netip.Addr, exists bool, err error) {
 	return addresses, have != nil, nil
 }
 
+// readTranslations returns the elements by which a table of any layout translates, as far as they can be read.
+func (t *Table) readTranslations(c *conn, known *snapshot) ([]element, error) {
+	var all []element
+	for s := range numSets {
+		if e := (&element{key: key{set: s}}); !e.pairs() && !e.translated() {
+			continue
+		}
+		es, err := t.readMap(c, s, known)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, es...)
+	}
+	return all, nil
+}
+
 func (t *Table) readAddresses(c *conn, known *snapshot) ([]netip.Addr, error) {
 	backends, err := t.readBackends(c, known)
 	if err != nil {
@@ -156,10 +175,15 @@ func (t *Table) readAddresses(c *conn, known *snapshot) ([]netip.Addr, error) {
 	return sortedSet(addresses), nil
 }
 
-// pair returns the public address and the backend of an element of a translating map.
+// pair returns the public address and the backend of an element of a translating map; the sources of a shard are no single backend.
 func (e *element) pair() (public, backend netip.Addr) {
-	if e.set == egress4 || e.set == egress6 {
-		return e.value.Addr(), e.addr
+	switch public = e.value.Addr(); {
+	case e.set == shard4:
+		return public, netip.IPv4Unspecified()
+	case e.set == shard6:
+		return public, netip.IPv6Unspecified()
+	case e.set == egress4 || e.set == egress6:
+		return public, e.addr
 	}
 	return e.addr, e.value.Addr()
 }
@@ -169,7 +193,7 @@ func formerOf(removed []element) []netip.Addr {
 	var former []netip.Addr
 	for i := range removed {
 		switch e := &removed[i]; {
-		case e.set >= port4 && e.set <= egress6:
+		case e.pairs():
 			public, _ := e.pair()
 			former = append(former, public)
 		case e.set == public4 || e.set == public6:

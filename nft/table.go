@@ -52,6 +52,9 @@ type Result struct {
 	Reason   string
 	// Former are the public addresses of removed elements, sorted, when Sync found them in the kernel.
 	Former []netip.Addr
+	// Parted are former public addresses and the backends that they stood for, as transactions wrote them down a while ago, when Sync read
+	// the kernel: an agent may have died before it saw to their flows.
+	Parted map[netip.Addr][]netip.Addr
 	// Invalid has an error for each record that was left out because the kernel could not hold it. The others were written.
 	Invalid []error
 	// Compared is the time that finding the difference took, with reading the kernel where that was done, and Committed that of
@@ -92,6 +95,8 @@ type Table struct {
 	broken   bool // conn saw an error
 	unsure   bool
 	closed   bool
+	// parted is true while the kernel may remember former addresses.
+	parted bool
 }
 
 // Open connects to the kernel and finds out what it can do. An error names the first feature that is missing and the
@@ -203,7 +208,7 @@ func (t *Table) sync(state *nat.State) (Result, error) {
 	}
 	if have == nil {
 		t.snapshot = nil
-		return t.replace(c, state, false, "")
+		return t.replace(c, state, false, nil, "")
 	}
 	transactions, err := t.own(c, have)
 	if err != nil {
@@ -213,20 +218,28 @@ func (t *Table) sync(state *nat.State) (Result, error) {
 	if err != nil {
 		return Result{}, err
 	}
+	parted, err := t.readParted(c)
+	if err != nil {
+		return Result{}, err
+	}
+	t.parted = t.parted || len(parted) > 0
 	reason, err := t.compare(c, have)
 	if err != nil {
 		return Result{}, err
 	}
 	if reason != "" {
-		former, err := t.readAddresses(c, known)
+		old, err := t.readTranslations(c, known)
 		if err != nil {
 			return Result{}, err
 		}
-		result, err := t.replace(c, state, true, reason)
-		result.Former = former
+		want, _ := stateElements(state)
+		result, err := t.replace(c, state, true, append(partedElements(parted), partings(old, want)...), reason)
+		result.Former, result.Parted = formerOf(old), parted
 		return result, err
 	}
-	return t.correct(c, state, known)
+	result, err := t.correct(c, state, known)
+	result.Parted = parted
+	return result, err
 }
 
 // own takes a table that a process which is gone left behind, before it is read, so that nobody changes it from then on. It
@@ -253,8 +266,8 @@ func (t *Table) kernelTable() *nftables.Table {
 	return &nftables.Table{Name: tableName, Family: nftables.TableFamilyINet, Flags: t.flags}
 }
 
-// replace writes the whole table. Packets meet the old one until the new one is complete.
-func (t *Table) replace(c *conn, state *nat.State, exists bool, reason string) (Result, error) {
+// replace writes the whole table, and what to remember of an old one. Packets meet the old one until the new one is complete.
+func (t *Table) replace(c *conn, state *nat.State, exists bool, parted []element, reason string) (Result, error) {
 	start := time.Now()
 	table := t.kernelTable()
 	if exists {
@@ -266,6 +279,8 @@ func (t *Table) replace(c *conn, state *nat.State, exists bool, reason string) (
 	}
 	adding := t.newBatch(c.SetAddElements)
 	invalid := walk(state, adding.add)
+	added := adding.count
+	t.remember(adding, parted)
 	if err := adding.end(); err != nil {
 		return Result{Invalid: invalid}, err
 	}
@@ -275,7 +290,7 @@ func (t *Table) replace(c *conn, state *nat.State, exists bool, reason string) (
 	if err := t.commit(c); err != nil {
 		return Result{Invalid: invalid}, err
 	}
-	return Result{Added: adding.count, Replaced: true, Reason: reason, Invalid: invalid, Committed: time.Since(start)}, nil
+	return Result{Added: added, Replaced: true, Reason: reason, Invalid: invalid, Committed: time.Since(start)}, nil
 }
 
 // correct writes the elements that differ.
@@ -328,7 +343,8 @@ func (t *Table) Apply(d nat.Delta) (Result, error) {
 	return result, nil
 }
 
-// write deletes before it adds: the kernel refuses a key that it holds with another value.
+// write deletes before it adds: the kernel refuses a key that it holds with another value. What it writes down about former addresses is not
+// counted.
 func (t *Table) write(c *conn, del, add []element) (Result, error) {
 	start := time.Now()
 	deleting, adding := t.newBatch(c.SetDeleteElements), t.newBatch(c.SetAddElements)
@@ -337,6 +353,8 @@ func (t *Table) write(c *conn, del, add []element) (Result, error) {
 		return Result{}, err
 	}
 	adding.add(add)
+	added := adding.count
+	t.remember(adding, partings(del, add))
 	if err := adding.end(); err != nil {
 		return Result{}, err
 	}
@@ -346,7 +364,7 @@ func (t *Table) write(c *conn, del, add []element) (Result, error) {
 	if err := t.commit(c); err != nil {
 		return Result{}, err
 	}
-	return Result{Added: adding.count, Removed: deleting.count, Committed: time.Since(start)}, nil
+	return Result{Added: added, Removed: deleting.count, Committed: time.Since(start)}, nil
 }
 
 // commit sends what is queued. Any error leaves open whether the kernel took it: ENOBUFS may stand for answers lost on the
