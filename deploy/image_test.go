@@ -20,6 +20,10 @@ import (
 	"github.com/natplane/natplane/testenv/container"
 )
 
+// noCrun is no failure of the product, and no fault of the manifest, which Try does not look at: machines that are containers themselves may
+// forbid it.
+const noCrun = "NO SECCOMP PROFILE IS TESTED, because crun cannot run any container on this machine:"
+
 // TestImage runs the image with the security context of the DaemonSet: first in a container of an OCI runtime, where this machine allows
 // that, and then without one.
 func TestImage(t *testing.T) {
@@ -29,7 +33,7 @@ func TestImage(t *testing.T) {
 		t.Run(launcher.String(), func(t *testing.T) {
 			if err := launcher.Try(t, image); err != nil {
 				require.True(t, launcher.Seccomp, "bare needs what network namespaces need: %v", err)
-				t.Skipf("NO SECCOMP PROFILE IS TESTED, because crun cannot run any container on this machine: %v", err)
+				t.Skip(noCrun, err)
 			}
 			n := newNode(t, image, launcher)
 			t.Run("life of an agent", n.testLife)
@@ -192,10 +196,8 @@ func (n *node) testNotInCluster(t *testing.T) {
 		require.NotZero(t, code)
 		return c.Output()
 	}
-	t.Log(run())
-	require.Contains(t, run(), "this is not a Pod of a cluster")
+	require.Contains(t, run(), "KUBERNETES_SERVICE_HOST")
 	output := run(corev1.EnvVar{Name: "KUBERNETES_SERVICE_HOST", Value: "10.96.0.1"}, corev1.EnvVar{Name: "KUBERNETES_SERVICE_PORT", Value: "443"})
-	t.Log(output)
 	require.Contains(t, output, "/var/run/secrets/kubernetes.io/serviceaccount/token")
 }
 

@@ -33,11 +33,11 @@ func (f *agentFlags) open(policy *nat.Config, log *slog.Logger) (objects, error)
 		}
 		return objects{source: manifestSource{source}}, nil
 	}
+	klog.SetSlogLogger(log) // what client-go has to say looks like our own lines
 	config, err := restConfig(f.kubeconfig)
 	if err != nil {
 		return objects{}, err
 	}
-	klog.SetSlogLogger(log) // what client-go has to say looks like our own lines
 	source, err := cluster.Open(cluster.Options{
 		Config: config, Node: policy.Node, ProxyNames: policy.ProxyNames, AgentNodes: policy.AgentNodes, Log: log,
 	})
@@ -67,9 +67,12 @@ func restConfig(kubeconfig string) (*rest.Config, error) {
 	}
 	config, err := rest.InClusterConfig()
 	if errors.Is(err, rest.ErrNotInCluster) {
-		return nil, usagef("give --manifests or --kubeconfig: this is not a Pod of a cluster")
+		return nil, usagef("give --manifests or --kubeconfig: this is not a Pod of a cluster, KUBERNETES_SERVICE_HOST or KUBERNETES_SERVICE_PORT is not set")
 	}
-	return config, err
+	if err != nil {
+		return nil, fmt.Errorf("account of the Pod (automountServiceAccountToken): %w", err)
+	}
+	return config, nil
 }
 
 // manifestSource shows the problems of manifests as the loop wants them.
