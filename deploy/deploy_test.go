@@ -5,10 +5,10 @@
 package deploy
 
 import (
-	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -16,6 +16,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"sigs.k8s.io/yaml"
 
@@ -92,13 +93,16 @@ func TestDaemonSet(t *testing.T) {
 	require.Equal(t, d.Spec.Selector.MatchLabels, d.Spec.Template.Labels)
 	update := d.Spec.UpdateStrategy.RollingUpdate
 	require.Equal(t, intstr.FromInt32(1), *update.MaxUnavailable)
-	require.Equal(t, intstr.FromInt32(0), *update.MaxSurge, "two agents cannot own one table")
+	require.Equal(t, intstr.FromInt32(0), *update.MaxSurge, "two agents cannot own one table, nor listen on one port")
 
 	pod := d.Spec.Template.Spec
 	require.True(t, pod.HostNetwork)
 	require.Equal(t, "system-node-critical", pod.PriorityClassName)
 	require.Equal(t, []corev1.Toleration{{Operator: corev1.TolerationOpExists}}, pod.Tolerations)
+	require.Equal(t, map[string]string{"kubernetes.io/os": "linux"}, pod.NodeSelector)
 	require.Empty(t, pod.Volumes, "nothing of the node's files")
+	require.Nil(t, pod.AutomountServiceAccountToken, "the default is a token")
+	require.Nil(t, read[corev1.ServiceAccount](t, "base", "serviceaccount.yaml").AutomountServiceAccountToken)
 	require.Len(t, pod.Containers, 1)
 
 	c := pod.Containers[0]
@@ -119,6 +123,17 @@ func TestDaemonSet(t *testing.T) {
 	require.Equal(t, "/healthz", c.StartupProbe.HTTPGet.Path, "an agent without an API server must not be restarted")
 }
 
+// TestMemory: a soft limit that the runtime knows, below the hard one, which also pays for what the kernel holds for the agent.
+func TestMemory(t *testing.T) {
+	c := read[appsv1.DaemonSet](t, "base", "daemonset.yaml").Spec.Template.Spec.Containers[0]
+	i := slices.IndexFunc(c.Env, func(e corev1.EnvVar) bool { return e.Name == "GOMEMLIMIT" })
+	mebibytes, isMiB := strings.CutSuffix(c.Env[i].Value, "MiB")
+	require.True(t, isMiB)
+	soft, hard := resource.MustParse(mebibytes+"Mi"), c.Resources.Limits.Memory()
+	require.InDelta(t, 0.9, soft.AsApproximateFloat64()/hard.AsApproximateFloat64(), 0.01)
+	require.NotContains(t, c.Resources.Limits, corev1.ResourceCPU, "a change must not wait for the next period")
+}
+
 func TestKustomizations(t *testing.T) {
 	for _, dir := range []string{"base", "overlays/all-nodes", "overlays/edge-nodes"} {
 		k := read[kustomization](t, dir, "kustomization.yaml")
@@ -131,16 +146,13 @@ func TestKustomizations(t *testing.T) {
 			require.Equal(t, "DaemonSet", p.Target.Kind)
 			require.Equal(t, "natplane", p.Target.Name)
 			var operations []struct {
-				Op, Path string
-				Value    any
+				Op, Path, Value string
 			}
 			require.NoError(t, yaml.UnmarshalStrict([]byte(p.Patch), &operations))
-			require.Equal(t, "/spec/template/spec/nodeSelector", operations[0].Path)
-			selects := operations[0].Value.(map[string]any)
-			require.Equal(t, "linux", selects["kubernetes.io/os"])
+			require.Equal(t, "/spec/template/spec/nodeSelector/natplane.io~1edge", operations[0].Path, "beside what the base selects by")
 			for _, arg := range operations[1:] {
 				require.Equal(t, "/spec/template/spec/containers/0/args/-", arg.Path)
-				require.Equal(t, fmt.Sprintf("--agent-nodes=natplane.io/edge=%s", selects["natplane.io/edge"]), arg.Value, "the agents know where agents are")
+				require.Equal(t, "--agent-nodes=natplane.io/edge="+operations[0].Value, arg.Value, "the agents know where agents are")
 			}
 		}
 	}
