@@ -13,8 +13,9 @@ import (
 type choice struct {
 	addr netip.Addr // invalid: none
 	rank rank
-	// local is true when the best-ranked endpoint of addr is on this node.
-	local bool
+	// local is true when the best-ranked endpoint of addr is on this node, where it is this workload.
+	local    bool
+	workload *workload
 	// nodes are those with a best-ranked endpoint of addr, sorted; without a choice, all nodes that an endpoint names, best first.
 	nodes []string
 	// rivals are the best-ranked addresses when there are several.
@@ -29,8 +30,6 @@ type choice struct {
 	targets []servicePort
 	// refused says which endpoints do not count, and why.
 	refused []string
-	// listed are all endpoint addresses, counted or not.
-	listed []netip.Addr
 }
 
 func (c choice) found() bool { return c.addr.IsValid() }
@@ -42,7 +41,7 @@ func (c choice) equal(o choice) bool {
 	return c.addr == o.addr && c.rank == o.rank && c.local == o.local && c.outranked == o.outranked &&
 		c.unvouched == o.unvouched && slices.Equal(c.verified, o.verified) &&
 		slices.Equal(c.nodes, o.nodes) && slices.Equal(c.rivals, o.rivals) && slices.Equal(c.targets, o.targets) &&
-		slices.Equal(c.refused, o.refused) && slices.Equal(c.listed, o.listed)
+		slices.Equal(c.refused, o.refused)
 }
 
 // target returns the port that the endpoint listens on for a Service port.
@@ -58,10 +57,8 @@ func (c choice) target(p servicePort) (uint16, bool) {
 // vouchers says what this node knows about endpoint addresses.
 type vouchers struct {
 	node string
-	// hasPod reports whether a living Pod of the namespace on this node has the address.
-	hasPod func(namespace string, a netip.Addr) bool
-	// nodeAddress returns why an address belongs to a node, or "".
-	nodeAddress func(a netip.Addr) string
+	// nodeAddresses says why an address belongs to a node.
+	nodeAddresses map[netip.Addr]string
 	// programmed reports whether the backend is what the Service's addresses translate to already.
 	programmed func(a netip.Addr) bool
 }
@@ -75,15 +72,14 @@ type accepted struct {
 // chooseBackend recomputes the union over all slices of a Service in one family; slices must be sorted by name.
 func chooseBackend(slicesOfService []*endpointSlice, f family, v vouchers) choice {
 	var c choice
-	var counted []accepted
+	counted := make([]accepted, 0, 4) // few enough to need no memory of their own in nearly every Service
 	for _, s := range slicesOfService {
 		if s.family != f {
 			continue
 		}
 		c.refused = append(c.refused, s.problems...)
 		for _, e := range s.endpoints {
-			c.listed = append(c.listed, e.addr)
-			if why := v.refuses(s.service.Namespace, e); why != "" {
+			if why := v.refuses(s.key.Namespace, e); why != "" {
 				c.refused = append(c.refused, why)
 				c.nodes = append(c.nodes, e.node)
 				continue
@@ -95,8 +91,6 @@ func chooseBackend(slicesOfService []*endpointSlice, f family, v vouchers) choic
 		}
 	}
 	c.verified = sortAddrs(c.verified)
-	slices.SortFunc(c.listed, netip.Addr.Compare)
-	c.listed = slices.Compact(c.listed)
 	c.refused = compactSorted(c.refused)
 	if len(counted) == 0 {
 		c.nodes = compactSorted(c.nodes)
@@ -108,10 +102,10 @@ func chooseBackend(slicesOfService []*endpointSlice, f family, v vouchers) choic
 
 // refuses returns why an endpoint does not count, or "".
 func (v vouchers) refuses(namespace string, e endpoint) string {
-	if why := v.nodeAddress(e.addr); why != "" {
+	if why := v.nodeAddresses[e.addr]; why != "" {
 		return fmt.Sprintf("endpoint %s is %s", e.addr, why)
 	}
-	if e.node == v.node && !v.hasPod(namespace, e.addr) {
+	if e.node == v.node && !e.workload.vouches(namespace) {
 		return fmt.Sprintf("endpoint %s: no running Pod of namespace %s on node %s has this address", e.addr, namespace, v.node)
 	}
 	return ""
@@ -149,7 +143,9 @@ func (c *choice) pick(counted []accepted, v vouchers) {
 	if !c.found() {
 		return
 	}
-	c.local = slices.Contains(c.nodes, v.node)
+	if here := slices.IndexFunc(counted, func(e accepted) bool { return e.rank == c.rank && e.addr == c.addr && e.node == v.node }); here >= 0 {
+		c.local, c.workload = true, counted[here].workload
+	}
 	c.outranked = !c.local && slices.ContainsFunc(counted, func(e accepted) bool { return e.addr == c.addr && e.node == v.node })
 	c.resolveTargets(counted)
 }
@@ -157,19 +153,22 @@ func (c *choice) pick(counted []accepted, v vouchers) {
 // resolveTargets unites the ports of the slices that list the chosen endpoint; where an update is half done and they differ, the
 // better-ranked endpoint's slice decides, then the first by name.
 func (c *choice) resolveTargets(counted []accepted) {
+	shared := false
 	for _, e := range counted {
-		if e.addr != c.addr {
-			continue
-		}
-		for _, p := range e.slice.ports {
-			if _, known := c.target(p); !known {
-				c.targets = append(c.targets, p)
+		switch {
+		case e.addr != c.addr:
+		case c.targets == nil:
+			c.targets, shared = e.slice.ports, true
+		default:
+			if shared {
+				c.targets, shared = slices.Clone(c.targets), false
 			}
+			c.targets = append(c.targets, e.slice.ports...)
 		}
 	}
-	slices.SortFunc(c.targets, func(a, b servicePort) int {
-		return cmp.Or(cmp.Compare(a.protocol, b.protocol), cmp.Compare(a.name, b.name))
-	})
+	if !shared {
+		c.targets = distinctTargets(c.targets)
+	}
 }
 
 func compactSorted(s []string) []string {

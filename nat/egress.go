@@ -2,43 +2,58 @@
 
 package nat
 
-import "net/netip"
+import (
+	"net/netip"
+	"slices"
+)
 
-// attachment is a Service whose backend a workload is, with the addresses that it may lend for egress, sorted.
-type attachment struct {
-	service *service
-	// holds is true when the Service holds something of an address of the backend's family.
-	holds bool
-	lends []netip.Addr
-}
-
-// newBackend makes the record of a local backend from its Services, the oldest first; nil when none of them holds an address.
+// backend makes the record of a local backend from its Services; nil when none of them holds an address.
 //
 // The primary (R8) is the lowest address of the oldest designated Service, else of the oldest that is not excluded.
-func newBackend(addr netip.Addr, attached []attachment) *Backend {
-	rec := &Backend{Addr: addr}
-	found := false
-	var lender *attachment
-	for i := range attached {
-		a := &attached[i]
-		if !a.holds {
+func (w *workload) backend() *Backend {
+	slices.SortFunc(w.attached, (*entry).older)
+	var owner, lender *entry
+	var primary netip.Addr
+	for _, n := range w.attached {
+		public, holds := n.lends(w)
+		if !holds {
 			continue
 		}
-		if !found {
-			rec.Owner, found = a.service.key, true
+		if owner == nil {
+			owner = n
 		}
-		if len(a.lends) == 0 || a.service.primary == excluded {
+		if !public.IsValid() || n.service.primary == excluded {
 			continue
 		}
-		if lender == nil || a.service.primary == designated && lender.service.primary != designated {
-			lender = a
+		if lender == nil || n.service.primary == designated && lender.service.primary != designated {
+			lender, primary = n, public
 		}
 	}
-	if !found {
+	if owner == nil {
 		return nil
 	}
+	rec := &Backend{Addr: w.addr, Owner: owner.key}
 	if lender != nil {
-		rec.Primary, rec.PrimaryOwner = lender.lends[0], lender.service.key
+		rec.Primary, rec.PrimaryOwner = primary, lender.key
 	}
 	return rec
+}
+
+// lends returns the lowest address that the Service may lend its backend for egress, and whether it holds something of any address of the
+// backend's family. An address that several Services hold is for the backend of the oldest.
+func (n *entry) lends(w *workload) (public netip.Addr, holds bool) {
+	f := familyOf(w.addr)
+	for _, c := range n.resolution.permitted {
+		if familyOf(c.addr) != f {
+			continue
+		}
+		if g := c.grantTo(n); g == nil || !g.any() {
+			continue
+		}
+		holds = true
+		if oldestHolder(c.grants).entry.resolution.choices[f].workload == w {
+			return c.addr, true // they are sorted
+		}
+	}
+	return netip.Addr{}, holds
 }

@@ -3,9 +3,11 @@
 package nat
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -24,15 +26,22 @@ type endpoint struct {
 	addr netip.Addr
 	node string
 	rank rank
+	// workload is what is known of addr when node is this one.
+	workload *workload
+}
+
+func (e endpoint) equal(o endpoint) bool {
+	return e.addr == o.addr && e.node == o.node && e.rank == o.rank
 }
 
 // endpointSlice is one EndpointSlice of one family.
 type endpointSlice struct {
 	key       Key
-	service   Key
+	service   string
+	entry     *entry // of service
 	family    family
 	endpoints []endpoint
-	ports     []servicePort // port is the target port
+	ports     []servicePort // port is the target port; sorted by protocol and name, the first of each counts
 	problems  []string
 }
 
@@ -43,7 +52,7 @@ func newSlice(o *discoveryv1.EndpointSlice) *endpointSlice {
 	}
 	s := &endpointSlice{
 		key:     Key{Namespace: o.Namespace, Name: o.Name},
-		service: Key{Namespace: o.Namespace, Name: o.Labels[labelSliceOfService]},
+		service: o.Labels[labelSliceOfService],
 	}
 	switch o.AddressType {
 	case discoveryv1.AddressTypeIPv4:
@@ -57,7 +66,12 @@ func newSlice(o *discoveryv1.EndpointSlice) *endpointSlice {
 	for i := range o.Endpoints {
 		s.readEndpoint(&o.Endpoints[i])
 	}
-	for _, p := range o.Ports {
+	s.readPorts(o.Ports)
+	return s
+}
+
+func (s *endpointSlice) readPorts(ports []discoveryv1.EndpointPort) {
+	for _, p := range ports {
 		if p.Port == nil || *p.Port < 1 || *p.Port > 65535 {
 			continue
 		}
@@ -76,7 +90,16 @@ func newSlice(o *discoveryv1.EndpointSlice) *endpointSlice {
 		}
 		s.ports = append(s.ports, sp)
 	}
-	return s
+	s.ports = distinctTargets(s.ports)
+}
+
+// distinctTargets sorts by protocol and name, in place, and keeps the first of those that have both in common.
+func distinctTargets(ports []servicePort) []servicePort {
+	compare := func(a, b servicePort) int {
+		return cmp.Or(cmp.Compare(a.protocol, b.protocol), strings.Compare(a.name, b.name))
+	}
+	slices.SortStableFunc(ports, compare)
+	return slices.CompactFunc(ports, func(a, b servicePort) bool { return compare(a, b) == 0 })
 }
 
 func (s *endpointSlice) readEndpoint(e *discoveryv1.Endpoint) {
@@ -128,6 +151,6 @@ func (s *endpointSlice) equal(o *endpointSlice) bool {
 	if s == nil || o == nil {
 		return s == o
 	}
-	return s.key == o.key && s.service == o.service && s.family == o.family && slices.Equal(s.endpoints, o.endpoints) &&
+	return s.key == o.key && s.service == o.service && s.family == o.family && slices.EqualFunc(s.endpoints, o.endpoints, endpoint.equal) &&
 		slices.Equal(s.ports, o.ports) && slices.Equal(s.problems, o.problems)
 }

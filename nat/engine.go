@@ -3,7 +3,6 @@
 package nat
 
 import (
-	"maps"
 	"net/netip"
 	"slices"
 )
@@ -16,42 +15,23 @@ type Engine struct {
 	// hints are the backends that the kernel held for a public address when the agent started (R4).
 	hints map[netip.Addr][]netip.Addr
 
-	facts     Facts
-	nodes     map[string]*nodeFacts
-	rails     *guardrails
-	host      *Host
-	workloads []string
-	shards    map[Key]*shard
+	facts      Facts
+	nodes      map[string]*nodeFacts
+	rails      *guardrails
+	host       *Host
+	interfaces []string // behind which local backends are routed
+	shards     map[Key]*shard
 	// shardClaims is the oldest shard that wants an address, on whatever node; served is the one of this node.
 	shardClaims map[netip.Addr]*shard
 	served      *servedShard
 
-	services map[Key]*service
-	slices   sliceIndex
-	pods     podIndex
-	wanted   index[netip.Addr] // status address -> Services, permitted or not
-	claims   map[netip.Addr]*claim
-	resolved map[Key]*resolution
-	attached index[netip.Addr] // local backend -> Services
-	backends map[netip.Addr]*Backend
-	verdicts map[Key]Verdict
+	services  map[Key]*entry
+	slices    map[Key]*endpointSlice
+	pods      map[Key][]*workload // living ones of this node
+	claims    map[netip.Addr]*claim
+	workloads map[netip.Addr]*workload
 	// shardVerdicts are apart: a shard may have the name of a Service.
 	shardVerdicts map[Key]Verdict
-}
-
-// claim is a public address with the Services that claim it, the oldest first, and what came of it.
-type claim struct {
-	claimants []*service
-	grants    []grant
-	record    *Address
-}
-
-// resolution is what a Service comes to before other Services are looked at.
-type resolution struct {
-	service   *service
-	permitted []netip.Addr
-	refused   []string // addresses that may not be captured, and why
-	choices   [2]choice
 }
 
 // Outcome is what a batch changed.
@@ -67,47 +47,33 @@ type Outcome struct {
 // already; it may be nil.
 func NewEngine(c Config, programmed map[netip.Addr][]netip.Addr) *Engine {
 	return &Engine{
-		config:   c,
-		hints:    programmed,
-		nodes:    map[string]*nodeFacts{},
-		shards:   map[Key]*shard{},
-		services: map[Key]*service{},
-		slices:   newSliceIndex(c.Node),
-		pods:     newPodIndex(),
-		wanted:   index[netip.Addr]{},
-		claims:   map[netip.Addr]*claim{},
-		resolved: map[Key]*resolution{},
-		attached: index[netip.Addr]{},
-		backends: map[netip.Addr]*Backend{},
-		verdicts: map[Key]Verdict{},
+		config:    c,
+		hints:     programmed,
+		nodes:     map[string]*nodeFacts{},
+		shards:    map[Key]*shard{},
+		services:  map[Key]*entry{},
+		slices:    map[Key]*endpointSlice{},
+		pods:      map[Key][]*workload{},
+		claims:    map[netip.Addr]*claim{},
+		workloads: map[netip.Addr]*workload{},
 
 		shardClaims: map[netip.Addr]*shard{}, shardVerdicts: map[Key]Verdict{},
 	}
 }
 
-// dirty collects what has to be looked at again in one pass.
-type dirty struct {
-	services  set[Key]
-	addresses set[netip.Addr]
-	backends  set[netip.Addr]
-	verdicts  set[Key]
-	host      bool
-	shards    bool
-}
-
 // Apply takes the objects that changed and what the kernel says about the node, and returns what that changes.
 func (e *Engine) Apply(batch Objects, facts Facts) Outcome {
-	d := &dirty{services: set[Key]{}, addresses: set[netip.Addr]{}, backends: set[netip.Addr]{}, verdicts: set[Key]{}}
+	d := &dirty{}
 	e.takeNodes(batch, facts, d)
+	e.takeServices(batch, d)
 	e.takePods(batch, d)
 	e.takeSlices(batch, d)
-	e.takeServices(batch, d)
 	e.takeShards(batch, d)
 
 	e.resolveServices(d)
 	var out Outcome
-	out.Delta.Addresses = e.settleAddresses(d)
-	out.Delta.Backends = e.settleBackends(d)
+	out.Delta.Addresses = e.settleClaims(d)
+	out.Delta.Backends = e.settleWorkloads(d)
 	out.Delta.Host = e.settleHost(d)
 	out.Verdicts, out.Gone = e.settleVerdicts(d)
 	e.hints = nil // from here on the engine knows itself what is programmed
@@ -116,10 +82,10 @@ func (e *Engine) Apply(batch Objects, facts Facts) Outcome {
 
 // SetWorkloads tells the interfaces behind which local backends are routed, sorted; they follow from the backends of an Outcome.
 func (e *Engine) SetWorkloads(interfaces []string) *Change[Host] {
-	if slices.Equal(interfaces, e.workloads) {
+	if slices.Equal(interfaces, e.interfaces) {
 		return nil
 	}
-	e.workloads = slices.Clone(interfaces)
+	e.interfaces = slices.Clone(interfaces)
 	if e.rails == nil {
 		return nil // nothing is known of the node before the first batch, which will bring them along
 	}
@@ -128,17 +94,20 @@ func (e *Engine) SetWorkloads(interfaces []string) *Change[Host] {
 
 // State returns everything that the kernel has to hold.
 func (e *Engine) State() State {
-	s := State{Addresses: make([]Address, 0, len(e.claims)), Backends: make([]Backend, 0, len(e.backends))}
+	addresses, backends := make([]*Address, 0, len(e.claims)), make([]*Backend, 0, len(e.workloads))
 	for _, c := range e.claims {
 		if c.record != nil {
-			s.Addresses = append(s.Addresses, *c.record)
+			addresses = append(addresses, c.record)
 		}
 	}
-	for _, b := range e.backends {
-		s.Backends = append(s.Backends, *b)
+	for _, w := range e.workloads {
+		if w.record != nil {
+			backends = append(backends, w.record)
+		}
 	}
-	slices.SortFunc(s.Addresses, func(a, b Address) int { return a.Public.Compare(b.Public) })
-	slices.SortFunc(s.Backends, func(a, b Backend) int { return a.Addr.Compare(b.Addr) })
+	slices.SortFunc(addresses, func(a, b *Address) int { return a.Public.Compare(b.Public) })
+	slices.SortFunc(backends, func(a, b *Backend) int { return a.Addr.Compare(b.Addr) })
+	s := State{Addresses: values(addresses), Backends: values(backends)}
 	if e.host != nil {
 		s.Host = *e.host
 	}
@@ -147,9 +116,26 @@ func (e *Engine) State() State {
 
 // Verdicts returns the verdict on every object, sorted by kind and name.
 func (e *Engine) Verdicts() []Verdict {
-	all := slices.AppendSeq(slices.Collect(maps.Values(e.verdicts)), maps.Values(e.shardVerdicts))
-	slices.SortFunc(all, CompareVerdicts)
-	return all
+	var all []*Verdict
+	for _, n := range e.services {
+		if n.verdict != nil {
+			all = append(all, n.verdict)
+		}
+	}
+	for _, v := range e.shardVerdicts {
+		all = append(all, &v)
+	}
+	slices.SortFunc(all, func(a, b *Verdict) int { return CompareVerdicts(*a, *b) })
+	return values(all)
+}
+
+// values copies records that were sorted by pointers, which is faster.
+func values[T any](records []*T) []T {
+	list := make([]T, len(records))
+	for i, r := range records {
+		list[i] = *r
+	}
+	return list
 }
 
 // Build is the whole policy in one step: what a node with these objects has to hold, and the verdict on each.

@@ -47,9 +47,9 @@ type Plan struct {
 // Plan lists what the engine would have the kernel translate.
 func (e *Engine) Plan() Plan {
 	p := Plan{Node: e.config.Node, Translations: []Translation{}, Verdicts: []Verdict{}}
-	for a, c := range e.claims {
-		for _, g := range c.grants {
-			if t, ok := e.translation(a, g, c.record); ok {
+	for _, c := range e.claims {
+		for i := range c.grants {
+			if t, ok := c.translation(&c.grants[i]); ok {
 				p.Translations = append(p.Translations, t)
 			}
 		}
@@ -63,23 +63,23 @@ func (e *Engine) Plan() Plan {
 }
 
 // translation describes what one grant comes to; false when it is not translated here in any direction.
-func (e *Engine) translation(public netip.Addr, g grant, rec *Address) (Translation, bool) {
-	s, f := g.service, familyOf(public)
-	c := e.resolved[s.key].choices[f]
-	if !g.any() || !s.translates(c) {
+func (c *claim) translation(g *grant) (Translation, bool) {
+	s, f := g.entry.service, familyOf(c.addr)
+	backend := &g.entry.resolution.choices[f]
+	if !g.any() || !s.translates(backend) {
 		return Translation{}, false
 	}
-	t := Translation{Public: public, Family: f.String(), Method: PortList, Backend: c.addr, Owner: s.key.String()}
+	t := Translation{Public: c.addr, Family: f.String(), Method: PortList, Backend: backend.addr, Owner: s.key.String()}
 	if g.whole {
 		t.Method = WholeIP
 	}
-	for _, p := range rec.Ports {
+	for _, p := range c.record.Ports {
 		if p.Owner == s.key {
 			t.Ports = append(t.Ports, TranslatedPort{p.Protocol.String(), p.Port, p.Target.Port()})
 		}
 	}
-	if b := e.backends[c.addr]; c.local && b != nil {
-		t.Primary = b.Primary == public && b.PrimaryOwner == s.key
+	if w := backend.workload; w != nil && w.record != nil {
+		t.Primary = w.record.Primary == c.addr && w.record.PrimaryOwner == s.key
 	}
 	return t, t.Method == WholeIP || len(t.Ports) > 0 || t.Primary
 }

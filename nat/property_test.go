@@ -186,7 +186,11 @@ func replayList[T any](t *testing.T, old []T, changes []Change[T], key func(T) n
 	}
 	last := netip.Addr{}
 	for _, c := range changes {
-		k := key(*c.either())
+		record := c.New
+		if record == nil {
+			record = c.Old
+		}
+		k := key(*record)
 		require.True(t, last.Less(k), "changes are sorted, one per record")
 		last = k
 		was, had := records[k]
@@ -243,15 +247,18 @@ type chosen struct {
 
 func chosenBackends(e *Engine) map[serviceFamily]chosen {
 	all := map[serviceFamily]chosen{}
-	for key, r := range e.resolved {
+	for key, n := range e.services {
+		r := n.resolution
+		if r == nil {
+			continue
+		}
 		for _, f := range families {
 			all[serviceFamily{key, f}] = chosen{addr: r.choices[f].addr}
 		}
-		for _, a := range r.permitted {
-			for _, g := range e.claims[a].grants {
-				if c := r.choices[familyOf(a)]; g.service.key == key && g.any() && c.found() {
-					all[serviceFamily{key, familyOf(a)}] = chosen{c.addr, true}
-				}
+		for _, held := range r.permitted {
+			f := familyOf(held.addr)
+			if c := r.choices[f]; held.grantTo(n).any() && c.found() {
+				all[serviceFamily{key, f}] = chosen{c.addr, true}
 			}
 		}
 	}
@@ -260,7 +267,11 @@ func chosenBackends(e *Engine) map[serviceFamily]chosen {
 
 func checkAmbiguity(t *testing.T, e *Engine, before map[serviceFamily]chosen) {
 	t.Helper()
-	for key, r := range e.resolved {
+	for key, n := range e.services {
+		r := n.resolution
+		if r == nil {
+			continue
+		}
 		for _, f := range families {
 			c, was := r.choices[f], before[serviceFamily{key, f}]
 			switch {

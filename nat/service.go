@@ -46,11 +46,6 @@ type service struct {
 	vouches   []vouch
 }
 
-// older orders by age (R7), the oldest first.
-func (s *service) older(o *service) int {
-	return cmp.Or(cmp.Compare(s.created, o.created), CompareKeys(s.key, o.key))
-}
-
 // CompareKeys orders by namespace and name.
 func CompareKeys(a, b Key) int {
 	return cmp.Or(strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name))

@@ -111,8 +111,8 @@ func (e *Engine) takeShards(batch Objects, d *dirty) {
 				continue
 			}
 			for _, a := range s.asked {
-				if a.IsValid() {
-					d.addresses.add(a)
+				if c := e.claims[a]; c != nil {
+					d.claim(c)
 				}
 			}
 		}
@@ -200,7 +200,7 @@ func (e *Engine) refusesShard(s *shard, a netip.Addr) string {
 	}
 	if c := e.claims[a]; c != nil {
 		if holder := oldestHolder(c.grants); holder != nil {
-			return a.String() + " belongs to the older Service " + holder.service.key.String()
+			return a.String() + " belongs to the older Service " + holder.entry.key.String()
 		}
 	}
 	return ""

@@ -20,7 +20,7 @@ const (
 	ReasonShardRoleOff Reason = "ShardRoleOff"
 )
 
-// settleShardVerdicts judges the shards that name this node; there is at most one, but for mistakes.
+// settleShardVerdicts judges the shards that name this node; there is at most one, but for mistakes. It returns the changed ones, sorted.
 func (e *Engine) settleShardVerdicts() (changed []Verdict) {
 	here := e.shardsHere()
 	now := make(map[Key]Verdict, len(here))
@@ -32,6 +32,7 @@ func (e *Engine) settleShardVerdicts() (changed []Verdict) {
 		}
 	}
 	e.shardVerdicts = now
+	slices.SortFunc(changed, CompareVerdicts)
 	return changed
 }
 

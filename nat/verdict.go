@@ -75,29 +75,35 @@ func CompareVerdicts(a, b Verdict) int {
 	return cmp.Or(strings.Compare(b.Kind, a.Kind), CompareKeys(a.Key(), b.Key()))
 }
 
-// settleVerdicts judges the dirty objects anew.
+// settleVerdicts judges the dirty objects anew, and forgets the Services of which nothing is left.
 func (e *Engine) settleVerdicts(d *dirty) (changed []Verdict, gone []Key) {
-	for key := range d.verdicts {
-		before, had := e.verdicts[key]
-		if e.resolved[key] == nil {
-			if had {
-				delete(e.verdicts, key)
-				gone = append(gone, key)
+	slices.SortFunc(d.verdicts, func(a, b *entry) int { return CompareKeys(a.key, b.key) })
+	var news []*Verdict
+	for _, n := range d.verdicts {
+		n.unjudged = false
+		if n.resolution == nil {
+			if n.verdict != nil {
+				n.verdict = nil
+				gone = append(gone, n.key)
 			}
 			continue
 		}
-		after := e.judge(e.resolved[key])
-		if had && before.Equal(after) {
+		after := e.judge(n)
+		if n.verdict != nil && n.verdict.Equal(after) {
 			continue
 		}
-		e.verdicts[key] = after
-		changed = append(changed, after)
+		n.verdict = &after
+		news = append(news, n.verdict)
+	}
+	changed = values(news)
+	for _, n := range d.services {
+		if n.service == nil && len(n.slices) == 0 {
+			delete(e.services, n.key)
+		}
 	}
 	if d.shards || d.host {
 		changed = append(changed, e.settleShardVerdicts()...)
 	}
-	slices.SortFunc(changed, CompareVerdicts)
-	slices.SortFunc(gone, CompareKeys)
 	return changed, gone
 }
 
@@ -123,26 +129,25 @@ func (j *judgement) find(r Reason, format string, args ...any) {
 }
 
 // judge says what became of a Service: the first finding gives the reason, in the order in which an operator has to mend them.
-func (e *Engine) judge(r *resolution) Verdict {
-	s := r.service
+func (e *Engine) judge(n *entry) Verdict {
+	s, r := n.service, n.resolution
 	v := Verdict{Kind: KindService, Namespace: s.key.Namespace, Name: s.key.Name, Addresses: []netip.Addr{}, PrimaryEgress: []netip.Addr{}}
 	j := &judgement{notes: slices.Clone(s.notes)}
 	e.judgeAddresses(r, j)
 	var held [2][]netip.Addr
-	for _, a := range r.permitted {
-		grants := e.claims[a].grants
-		g := grants[slices.IndexFunc(grants, func(g grant) bool { return g.service == s })]
-		judgeGrant(a, g, j)
+	for _, c := range r.permitted {
+		g, f := c.grantTo(n), familyOf(c.addr)
+		judgeGrant(c.addr, g, j)
 		if g.any() {
-			held[familyOf(a)] = append(held[familyOf(a)], a)
-			v.Addresses = append(v.Addresses, a)
+			held[f] = append(held[f], c.addr)
 		}
 	}
+	v.Addresses = append(append(v.Addresses, held[ipv4]...), held[ipv6]...)
 	e.judgeBackends(r, held, j)
 	for _, f := range families {
-		c := r.choices[f]
-		if b := e.backends[c.addr]; c.local && b != nil && b.PrimaryOwner == s.key && b.Primary.IsValid() {
-			v.PrimaryEgress = append(v.PrimaryEgress, b.Primary)
+		w := r.choices[f].workload
+		if w != nil && w.record != nil && w.record.PrimaryOwner == s.key && w.record.Primary.IsValid() {
+			v.PrimaryEgress = append(v.PrimaryEgress, w.record.Primary)
 		}
 	}
 	v.Reporter = e.reporter(r)
@@ -172,7 +177,7 @@ func (e *Engine) judgeAddresses(r *resolution, j *judgement) {
 }
 
 // judgeGrant reports what older Services hold, each with its ports.
-func judgeGrant(a netip.Addr, g grant, j *judgement) {
+func judgeGrant(a netip.Addr, g *grant, j *judgement) {
 	if g.lostTo != nil {
 		j.find(ReasonAddressConflict, "%s belongs to the older %s %s: delete one of the two or give this one another address", a, g.lostToKind, g.lostTo)
 		return
