@@ -47,15 +47,10 @@ type Outcome struct {
 // already; it may be nil.
 func NewEngine(c Config, programmed map[netip.Addr][]netip.Addr) *Engine {
 	return &Engine{
-		config:    c,
-		hints:     programmed,
-		nodes:     map[string]*nodeFacts{},
-		shards:    map[Key]*shard{},
-		services:  map[Key]*entry{},
-		slices:    map[Key]*endpointSlice{},
-		pods:      map[Key][]*workload{},
-		claims:    map[netip.Addr]*claim{},
-		workloads: map[netip.Addr]*workload{},
+		config: c,
+		hints:  programmed,
+		nodes:  map[string]*nodeFacts{},
+		shards: map[Key]*shard{},
 
 		shardClaims: map[netip.Addr]*shard{}, shardVerdicts: map[Key]Verdict{},
 	}
@@ -63,6 +58,7 @@ func NewEngine(c Config, programmed map[netip.Addr][]netip.Addr) *Engine {
 
 // Apply takes the objects that changed and what the kernel says about the node, and returns what that changes.
 func (e *Engine) Apply(batch Objects, facts Facts) Outcome {
+	e.makeRoom(batch)
 	d := &dirty{}
 	e.takeNodes(batch, facts, d)
 	e.takeServices(batch, d)
@@ -78,6 +74,18 @@ func (e *Engine) Apply(batch Objects, facts Facts) Outcome {
 	out.Verdicts, out.Gone = e.settleVerdicts(d)
 	e.hints = nil // from here on the engine knows itself what is programmed
 	return out
+}
+
+// makeRoom spares a start with many objects the growth of the maps, step by step.
+func (e *Engine) makeRoom(first Objects) {
+	if e.rails != nil {
+		return
+	}
+	e.services = make(map[Key]*entry, len(first.Services))
+	e.slices = make(map[Key]*endpointSlice, len(first.Slices))
+	e.pods = make(map[Key][]*workload, len(first.Pods))
+	e.claims = make(map[netip.Addr]*claim, len(first.Services))
+	e.workloads = make(map[netip.Addr]*workload, len(first.Pods))
 }
 
 // SetWorkloads tells the interfaces behind which local backends are routed, sorted; they follow from the backends of an Outcome.
@@ -125,7 +133,7 @@ func (e *Engine) Verdicts() []Verdict {
 	for _, v := range e.shardVerdicts {
 		all = append(all, &v)
 	}
-	slices.SortFunc(all, func(a, b *Verdict) int { return CompareVerdicts(*a, *b) })
+	slices.SortFunc(all, compareVerdicts)
 	return values(all)
 }
 

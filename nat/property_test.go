@@ -106,6 +106,28 @@ func TestOrderOfObjectsDoesNotMatter(t *testing.T) {
 	}
 }
 
+// TestNothingIsLeftOfWhatWent lets all objects go one by one: a record that stayed would be memory that an agent loses for ever.
+func TestNothingIsLeftOfWhatWent(t *testing.T) {
+	for _, seed := range seeds(t, 20) {
+		w := newWorld(seed, true)
+		e := NewEngine(w.config(), nil)
+		for range *stepsFlag {
+			e.Apply(w.batch(), Facts{})
+		}
+		for _, one := range w.shuffled() {
+			letGo(one.Services)
+			letGo(one.Slices)
+			letGo(one.Pods)
+			e.Apply(one, Facts{})
+		}
+		require.Empty(t, e.services)
+		require.Empty(t, e.slices)
+		require.Empty(t, e.pods)
+		require.Empty(t, e.claims)
+		require.Empty(t, e.workloads)
+	}
+}
+
 // TestHintsRepeatTheState restarts an engine with what the kernel holds: the same State comes out, so nothing is written.
 func TestHintsRepeatTheState(t *testing.T) {
 	for _, seed := range seeds(t, 20) {
@@ -155,6 +177,13 @@ func TestWorldIsVaried(t *testing.T) {
 	}
 }
 
+// letGo makes the objects of a batch ones that are gone.
+func letGo[V any](batch map[Key]*V) {
+	for key := range batch {
+		batch[key] = nil
+	}
+}
+
 func requireEqual[T any](t *testing.T, seed uint64, step int, want, got T) {
 	t.Helper()
 	diff := cmp.Diff(want, got, cmp.Comparer(func(a, b netip.Addr) bool { return a == b }), cmpopts.EquateEmpty())
@@ -186,11 +215,7 @@ func replayList[T any](t *testing.T, old []T, changes []Change[T], key func(T) n
 	}
 	last := netip.Addr{}
 	for _, c := range changes {
-		record := c.New
-		if record == nil {
-			record = c.Old
-		}
-		k := key(*record)
+		k := key(*c.either())
 		require.True(t, last.Less(k), "changes are sorted, one per record")
 		last = k
 		was, had := records[k]

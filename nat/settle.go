@@ -115,7 +115,6 @@ func (n *entry) attach(before, after *resolution, d *dirty) {
 
 // settleClaims divides the dirty addresses anew and returns the records that changed.
 func (e *Engine) settleClaims(d *dirty) []Change[Address] {
-	slices.SortFunc(d.claims, func(a, b *claim) int { return a.addr.Compare(b.addr) })
 	var changes []Change[Address]
 	for _, c := range d.claims {
 		c.unsettled = false
@@ -152,12 +151,12 @@ func (e *Engine) settleClaims(d *dirty) []Change[Address] {
 			}
 		}
 	}
+	slices.SortFunc(changes, func(x, y Change[Address]) int { return x.either().Public.Compare(y.either().Public) })
 	return changes
 }
 
 // settleWorkloads chooses the primaries of the dirty backends anew and returns the records that changed.
 func (e *Engine) settleWorkloads(d *dirty) []Change[Backend] {
-	slices.SortFunc(d.workloads, func(a, b *workload) int { return a.addr.Compare(b.addr) })
 	var changes []Change[Backend]
 	for _, w := range d.workloads {
 		w.unsettled = false
@@ -174,6 +173,7 @@ func (e *Engine) settleWorkloads(d *dirty) []Change[Backend] {
 		w.record = after
 		changes = append(changes, Change[Backend]{Old: before, New: after})
 	}
+	slices.SortFunc(changes, func(x, y Change[Backend]) int { return x.either().Addr.Compare(y.either().Addr) })
 	return changes
 }
 
@@ -213,6 +213,13 @@ func (r *resolution) equal(o *resolution) bool {
 	}
 	return r.service == o.service && slices.Equal(r.permitted, o.permitted) && slices.Equal(r.refused, o.refused) &&
 		r.choices[ipv4].equal(o.choices[ipv4]) && r.choices[ipv6].equal(o.choices[ipv6])
+}
+
+func (c Change[T]) either() *T {
+	if c.New != nil {
+		return c.New
+	}
+	return c.Old
 }
 
 func sameRecord[T any](a, b *T, equal func(T, T) bool) bool {

@@ -71,13 +71,14 @@ func (v Verdict) Equal(o Verdict) bool {
 }
 
 // CompareVerdicts orders by kind, Services first, and name.
-func CompareVerdicts(a, b Verdict) int {
+func CompareVerdicts(a, b Verdict) int { return compareVerdicts(&a, &b) }
+
+func compareVerdicts(a, b *Verdict) int {
 	return cmp.Or(strings.Compare(b.Kind, a.Kind), CompareKeys(a.Key(), b.Key()))
 }
 
 // settleVerdicts judges the dirty objects anew, and forgets the Services of which nothing is left.
 func (e *Engine) settleVerdicts(d *dirty) (changed []Verdict, gone []Key) {
-	slices.SortFunc(d.verdicts, func(a, b *entry) int { return CompareKeys(a.key, b.key) })
 	var news []*Verdict
 	for _, n := range d.verdicts {
 		n.unjudged = false
@@ -95,12 +96,14 @@ func (e *Engine) settleVerdicts(d *dirty) (changed []Verdict, gone []Key) {
 		n.verdict = &after
 		news = append(news, n.verdict)
 	}
+	slices.SortFunc(news, compareVerdicts)
 	changed = values(news)
 	for _, n := range d.services {
 		if n.service == nil && len(n.slices) == 0 {
 			delete(e.services, n.key)
 		}
 	}
+	slices.SortFunc(gone, CompareKeys)
 	if d.shards || d.host {
 		changed = append(changed, e.settleShardVerdicts()...)
 	}
@@ -260,14 +263,14 @@ func (e *Engine) judgeFound(s *service, f family, c choice, held []netip.Addr, j
 		return
 	}
 	if s.whole {
-		j.served = append(j.served, fmt.Sprintf("%s to %s", joinAddrs(held), c.addr))
+		j.served = append(j.served, joinAddrs(held)+" to "+c.addr.String())
 		return
 	}
 	if !c.servesPorts() {
 		j.find(ReasonNoBackend, "backend %s is neither ready nor serving: its ports are closed, its egress stays", c.addr)
 		return
 	}
-	j.served = append(j.served, fmt.Sprintf("ports of %s to %s", joinAddrs(held), c.addr))
+	j.served = append(j.served, "ports of "+joinAddrs(held)+" to "+c.addr.String())
 	for _, p := range s.ports {
 		if _, ok := c.target(p); !ok {
 			j.find(ReasonNoBackend, "the endpoint %s has no target for port %d/%s %q", c.addr, p.port, p.protocol, p.name)
