@@ -130,7 +130,7 @@ func TestMemory(t *testing.T) {
 	mebibytes, isMiB := strings.CutSuffix(c.Env[i].Value, "MiB")
 	require.True(t, isMiB)
 	soft, hard := resource.MustParse(mebibytes+"Mi"), c.Resources.Limits.Memory()
-	require.InDelta(t, 0.9, soft.AsApproximateFloat64()/hard.AsApproximateFloat64(), 0.01)
+	require.InDelta(t, 0.78, soft.AsApproximateFloat64()/hard.AsApproximateFloat64(), 0.02)
 	require.NotContains(t, c.Resources.Limits, corev1.ResourceCPU, "a change must not wait for the next period")
 }
 
