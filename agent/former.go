@@ -31,6 +31,9 @@ func (f former) addDelta(d nat.Delta) {
 	}
 	if d.Host != nil && d.Host.Old != nil {
 		f.add(d.Host.Old.Shard.IPv4, d.Host.Old.Shard.IPv6)
+		for _, s := range d.Host.Old.IdleShards {
+			f.add(s.Addr)
+		}
 	}
 }
 

@@ -16,7 +16,9 @@ import (
 type Index struct {
 	addresses map[netip.Addr]*nat.Address
 	backends  map[netip.Addr]*nat.Backend
-	host      *nat.Host
+	// idle are the records of addresses of shards that are not translated here: of nothing.
+	idle map[netip.Addr]*nat.Address
+	host *nat.Host
 	// What flows are compared with one by one: a cluster has an entry for
 	// each node in both, so they are sorted and searched.
 	cluster, masquerade, shardSources []nat.Range
@@ -53,7 +55,19 @@ func (x *Index) Apply(d nat.Delta) {
 
 func (x *Index) setHost(h *nat.Host) {
 	x.host = h
+	x.idle = make(map[netip.Addr]*nat.Address, len(h.IdleShards))
+	for _, s := range h.IdleShards {
+		x.idle[s.Addr] = &nat.Address{Public: s.Addr, Owner: s.Owner}
+	}
 	x.cluster, x.masquerade, x.shardSources = sorted(h.Cluster), sorted(h.Masquerade), sorted(h.ShardSources)
+}
+
+// address returns what is done for a public address, nil for one that is none or the shard's of this node.
+func (x *Index) address(a netip.Addr) *nat.Address {
+	if rec := x.addresses[a]; rec != nil {
+		return rec
+	}
+	return x.idle[a]
 }
 
 func sorted(named []nat.NamedRange) []nat.Range {

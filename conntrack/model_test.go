@@ -47,6 +47,10 @@ func (m model) shard() netip.Addr {
 	return m.Host.Shard.IPv6
 }
 
+func (m model) idle(a netip.Addr) bool {
+	return slices.ContainsFunc(m.Host.IdleShards, func(s nat.OwnedAddress) bool { return s.Addr == a })
+}
+
 // create returns the flow that the packet makes; false when it is dropped.
 func (m model) create(f Flow, from arrival) (Flow, bool) {
 	f.Reply.Src, f.Reply.SrcPort, f.Reply.Dst, f.Reply.DstPort = f.Orig.Dst, f.Orig.DstPort, f.Orig.Src, f.Orig.SrcPort
@@ -60,7 +64,7 @@ func (m model) create(f Flow, from arrival) (Flow, bool) {
 			return f, false
 		}
 		masquerade = rec.Elsewhere || inside(m.Host.Masquerade, f.Orig.Src)
-	} else if from == byUplink && (rec != nil || f.Orig.Dst == m.shard()) {
+	} else if from == byUplink && (rec != nil || f.Orig.Dst == m.shard() || m.idle(f.Orig.Dst)) {
 		return f, false
 	}
 	m.leave(&f, from, masquerade)
@@ -112,6 +116,9 @@ func randomState(w world, r *rand.Rand) nat.State {
 	s := nat.State{Host: w.state().Host}
 	if r.IntN(3) == 0 {
 		s.Host.Shard = nat.Shard{}
+		if r.IntN(2) == 0 {
+			s.Host.IdleShards = []nat.OwnedAddress{{Addr: w.addr("203.0.113.200")}}
+		}
 	}
 	primary := make(map[netip.Addr]netip.Addr)
 	for i := range 8 {

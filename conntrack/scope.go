@@ -95,6 +95,7 @@ func affected(d nat.Delta, add func(target, memory)) {
 		before, after := hostOf(d.Host.Old), hostOf(d.Host.New)
 		affectedByCluster(before, after, add)
 		affectedByShard(before, after, add)
+		affectedByIdleShards(before, after, add)
 	}
 }
 
@@ -142,6 +143,18 @@ func affectedByShard(before, after *nat.Host, add func(target, memory)) {
 		if pair[1].IsValid() {
 			// Flows of shard sources that began without it.
 			add(target{kind: shardSourcesTarget}, memory{})
+		}
+	}
+}
+
+// affectedByIdleShards adds the addresses that began or ceased to be a shard's elsewhere.
+func affectedByIdleShards(before, after *nat.Host, add func(target, memory)) {
+	for _, pair := range [][2][]nat.OwnedAddress{{before.IdleShards, after.IdleShards}, {after.IdleShards, before.IdleShards}} {
+		for _, s := range pair[0] {
+			_, both := slices.BinarySearchFunc(pair[1], s.Addr, func(o nat.OwnedAddress, a netip.Addr) int { return o.Addr.Compare(a) })
+			if !both {
+				add(publicOf(s.Addr), memory{})
+			}
 		}
 	}
 }

@@ -83,7 +83,7 @@ func (noFormer) StoodFor(netip.Addr, netip.Addr) bool { return false }
 // judgeDestination looks at what was dialled and where it went.
 func (x *Index) judgeDestination(f Flow, former Former) Verdict {
 	public, translated := f.Orig.Dst, f.destinationTranslated()
-	rec := x.addresses[public]
+	rec := x.address(public)
 	if rec == nil && !x.isShard(public) {
 		// An untranslated flow is what the state makes of a foreign address.
 		if translated && former.Public(public) && former.StoodFor(public, f.Reply.Src) {
@@ -172,7 +172,7 @@ func (x *Index) judgeSource(f Flow, former Former) Verdict {
 		return x.judgeBare(f)
 	}
 	source, seen := f.Orig.Src, f.Reply.Dst
-	rec, shard := x.addresses[seen], x.isShard(seen)
+	rec, shard := x.address(seen), x.isShard(seen)
 	attached := rec != nil && slices.Contains(rec.Attached, source)
 	// A backend that used the shard before it got an address of its own keeps
 	// the connection: its private address is still a source of the shard.

@@ -30,8 +30,22 @@ func checkInvariants(t testing.TB, s State) {
 		require.Contains(t, byPublic[b.Primary].Attached, b.Addr, "primary %s has its backend attached", b.Primary)
 		require.Equal(t, b.Addr.Is4(), b.Primary.Is4(), "primary of %s is of its family", b.Addr)
 	}
+	checkShards(t, s.Host, byPublic)
 	checkSeparate(t, s.Host.Cluster)
 	checkSeparate(t, s.Host.Masquerade)
+}
+
+// checkShards: an address is a Service's, or the shard's of this node, or another shard's.
+func checkShards(t testing.TB, h Host, byPublic map[netip.Addr]Address) {
+	t.Helper()
+	for i, idle := range h.IdleShards {
+		require.True(t, i == 0 || h.IdleShards[i-1].Addr.Less(idle.Addr), "shard addresses sorted and distinct at %s", idle.Addr)
+		require.NotContains(t, byPublic, idle.Addr, "of a shard and of a Service")
+		require.NotContains(t, []netip.Addr{h.Shard.IPv4, h.Shard.IPv6}, idle.Addr, "translated and not translated")
+	}
+	for _, a := range []netip.Addr{h.Shard.IPv4, h.Shard.IPv6} {
+		require.NotContains(t, byPublic, a, "of the shard and of a Service")
+	}
 }
 
 func checkAddress(t testing.TB, s State, a Address) {

@@ -53,7 +53,7 @@ func TestEngineEqualsBuild(t *testing.T) {
 			require.True(t, want.Equal(got))
 
 			requireEqual(t, seed, step, got, replay(t, state, out.Delta))
-			requireEqual(t, seed, step, e.Verdicts(), replayVerdicts(before, out))
+			requireEqual(t, seed, step, ofServices(e.Verdicts()), replayVerdicts(ofServices(before), out))
 			requireNoEmptyChange(t, out.Delta)
 			requireSilent(t, e.Apply(NewObjects(), facts))
 			requireSilent(t, e.Apply(batch, facts))
@@ -118,12 +118,14 @@ func TestNothingIsLeftOfWhatWent(t *testing.T) {
 			letGo(one.Services)
 			letGo(one.Slices)
 			letGo(one.Pods)
+			letGo(one.Shards)
 			e.Apply(one, Facts{})
 		}
 		require.Empty(t, e.services)
 		require.Empty(t, e.slices)
 		require.Empty(t, e.pods)
 		require.Empty(t, e.claims)
+		require.Empty(t, e.shardClaims)
 		require.Empty(t, e.workloads)
 	}
 }
@@ -167,7 +169,7 @@ func TestWorldIsVaried(t *testing.T) {
 			}
 		}
 	}
-	for _, r := range []Reason{ReasonProgrammed, ReasonNoAddress, ReasonInvalidAddress, ReasonNotPermitted, ReasonAddressConflict, ReasonPortConflict,
+	for _, r := range []Reason{ReasonAddressesProgrammed, ReasonShardConflict, ReasonAddressUnassigned, ReasonProgrammed, ReasonNoAddress, ReasonInvalidAddress, ReasonNotPermitted, ReasonAddressConflict, ReasonPortConflict,
 		ReasonNoPorts, ReasonMultipleBackends, ReasonBackendUnverified, ReasonNoBackend, ReasonNoBackendFamily, ReasonElsewhere} {
 		require.Positive(t, reasons[r], "%s in %v", r, reasons)
 	}
@@ -232,12 +234,17 @@ func replayList[T any](t *testing.T, old []T, changes []Change[T], key func(T) n
 	return slices.SortedFunc(maps.Values(records), func(a, b T) int { return key(a).Compare(key(b)) })
 }
 
+// ofServices leaves out shards: nobody is told of one that is gone.
+func ofServices(list []Verdict) []Verdict {
+	return slices.DeleteFunc(slices.Clone(list), func(v Verdict) bool { return v.Kind != KindService })
+}
+
 func replayVerdicts(before []Verdict, out Outcome) []Verdict {
 	all := map[Key]Verdict{}
 	for _, v := range before {
 		all[v.Key()] = v
 	}
-	for _, v := range out.Verdicts {
+	for _, v := range ofServices(out.Verdicts) {
 		all[v.Key()] = v
 	}
 	for _, k := range out.Gone {

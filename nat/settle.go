@@ -119,7 +119,7 @@ func (e *Engine) settleClaims(d *dirty) []Change[Address] {
 	for _, c := range d.claims {
 		c.unsettled = false
 		shard := e.shardClaims[c.addr]
-		if shard != nil {
+		if shard != nil || e.served != nil && e.served.addresses[familyOf(c.addr)] == c.addr {
 			d.host, d.shards = true, true
 		}
 		c.divide(shard)

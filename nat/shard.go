@@ -98,6 +98,12 @@ func (s *shard) olderThan(o *service) bool {
 	return cmp.Or(cmp.Compare(s.created, o.created), CompareKeys(s.key, o.key)) <= 0
 }
 
+// claims lists the addresses that are the shard's, programmed on its node or to be.
+func (s *shard) claims() []netip.Addr {
+	return slices.DeleteFunc(sortAddrs([]netip.Addr{s.asked[ipv4], s.asked[ipv6], s.told[ipv4], s.told[ipv6]}),
+		func(a netip.Addr) bool { return !a.IsValid() })
+}
+
 // takeShards keeps the EgressShards of all nodes, because each of them claims its addresses.
 func (e *Engine) takeShards(batch Objects, d *dirty) {
 	for key, object := range batch.Shards {
@@ -110,7 +116,7 @@ func (e *Engine) takeShards(batch Objects, d *dirty) {
 			if s == nil {
 				continue
 			}
-			for _, a := range s.asked {
+			for _, a := range s.claims() {
 				if c := e.claims[a]; c != nil {
 					d.claim(c)
 				}
@@ -125,8 +131,8 @@ func (e *Engine) takeShards(batch Objects, d *dirty) {
 	if d.shards {
 		e.shardClaims = map[netip.Addr]*shard{}
 		for _, s := range e.shards {
-			for _, a := range s.asked {
-				if rival := e.shardClaims[a]; a.IsValid() && (rival == nil || s.older(rival) < 0) {
+			for _, a := range s.claims() {
+				if rival := e.shardClaims[a]; rival == nil || s.older(rival) < 0 {
 					e.shardClaims[a] = s
 				}
 			}
@@ -221,6 +227,21 @@ func (e *Engine) settleShard(h *Host) {
 	if s := e.served; s != nil && (s.addresses[ipv4].IsValid() || s.addresses[ipv6].IsValid()) {
 		h.Shard = Shard{Owner: s.shard.key, IPv4: s.addresses[ipv4], IPv6: s.addresses[ipv6], Echo: e.config.ShardEcho}
 	}
+	h.IdleShards = e.idleShards()
+}
+
+// idleShards lists the addresses of all shards but those that are translated here, and those that a Service holds.
+func (e *Engine) idleShards() []OwnedAddress {
+	var list []OwnedAddress
+	for a, s := range e.shardClaims {
+		served := e.served != nil && e.served.addresses[familyOf(a)] == a
+		if c := e.claims[a]; served || c != nil && c.record != nil || a != e.wantedShardAddress(s, familyOf(a)) || e.rails.mayBePublic(a) != "" {
+			continue
+		}
+		list = append(list, OwnedAddress{Addr: a, Owner: s.key})
+	}
+	slices.SortFunc(list, func(a, b OwnedAddress) int { return a.Addr.Compare(b.Addr) })
+	return list
 }
 
 // Shard returns the shard that this node serves, the zero value for none.

@@ -259,6 +259,56 @@ func TestShardMovesToAnotherNode(t *testing.T) {
 	require.Empty(t, out.Verdicts)
 }
 
+// TestAddressesOfOtherShardsAreKnown, so that what the network still sends here after a shard has moved does not go back to it.
+func TestAddressesOfOtherShardsAreKnown(t *testing.T) {
+	elsewhere := func() shardBuilder { return egressShard(one, shard4, shard6).on("node-b") }
+	idle := func(list ...string) []OwnedAddress {
+		var owned []OwnedAddress
+		for _, a := range list {
+			owned = append(owned, OwnedAddress{optional(a), keyOf(one)})
+		}
+		return owned
+	}
+	machine := vm("tenant/web", "10.244.1.10")
+	for _, tc := range []struct {
+		name    string
+		objects []object
+		want    []OwnedAddress
+	}{
+		{"of another node", []object{elsewhere()}, idle(shard4, shard6)},
+		{"served here", []object{egressShard(one, shard4, shard6)}, nil},
+		{"named with another", []object{egressShard(one, shard4), egressShard("galactic/two")}, idle(shard4)},
+		{"of a node", []object{elsewhere(), node("node-a", shard4)}, idle(shard6)},
+		{"in use before an edit", []object{egressShard(one, "203.0.113.201").told(shard4, "").on("node-b")}, idle(shard4)},
+		{"held by a Service", []object{elsewhere(), svc("tenant/web").whole().ip(shard4).age(5), machine}, idle(shard6)},
+		{"wanted by a younger Service", []object{elsewhere().age(9), svc("tenant/web").whole().ip(shard4).age(5), machine}, idle(shard4, shard6)},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			host, _ := shardOf(t, ShardAuto, tc.objects...)
+			require.Equal(t, tc.want, host.IdleShards)
+		})
+	}
+}
+
+// TestAddressThatAShardKeptIsNobodyElses: after an edit the spec says nothing of what the shard still translates with.
+func TestAddressThatAShardKeptIsNobodyElses(t *testing.T) {
+	for name, edited := range map[string]shardBuilder{
+		"not in the status yet": egressShard(one),
+		"in the status":         egressShard(one).told(shard4, ""),
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := testConfig("node-a")
+			c.ShardCIDRs = DefaultShardCIDRs()
+			e := NewEngine(c, nil)
+			e.Apply(objects(egressShard(one, shard4).age(9)), Facts{})
+			e.Apply(objects(edited.age(9)), Facts{})
+			require.Equal(t, optional(shard4), e.State().Host.Shard.IPv4)
+			e.Apply(objects(svc("tenant/web").whole().ip(shard4).age(5), vm("tenant/web", "10.244.1.10")), Facts{})
+			checkInvariants(t, e.State())
+		})
+	}
+}
+
 // TestStatusOfAShardIsNoChange, or each status write would come round again.
 func TestStatusOfAShardIsNoChange(t *testing.T) {
 	c := testConfig("node-a")

@@ -136,6 +136,12 @@ type Shard struct {
 	Echo bool
 }
 
+// OwnedAddress is an address with the object that it belongs to.
+type OwnedAddress struct {
+	Addr  netip.Addr
+	Owner Key
+}
+
 // Host is what holds for the node as a whole. Records are immutable once made.
 type Host struct {
 	// Cluster holds the cluster ranges (R9), both families, sorted, not overlapping within a family.
@@ -155,6 +161,9 @@ type Host struct {
 	ShardSources []NamedRange
 	// Shard is the zero value when the node serves none.
 	Shard Shard
+	// IdleShards are the addresses of EgressShards that are not translated here, those of other nodes for one, sorted. What arrives for them
+	// on an uplink would go back to the router (R12).
+	IdleShards []OwnedAddress
 	// Tenants are the interfaces behind which shard sources may have equal addresses, as they were given.
 	Tenants []Tenant
 }
@@ -163,7 +172,8 @@ type Host struct {
 func (h Host) Equal(o Host) bool {
 	return h.IPv4 == o.IPv4 && h.IPv6 == o.IPv6 && slices.Equal(h.Cluster, o.Cluster) && slices.Equal(h.Masquerade, o.Masquerade) &&
 		slices.Equal(h.Uplinks, o.Uplinks) && slices.Equal(h.Workloads, o.Workloads) &&
-		slices.Equal(h.ShardSources, o.ShardSources) && h.Shard == o.Shard && slices.Equal(h.Tenants, o.Tenants)
+		slices.Equal(h.ShardSources, o.ShardSources) && h.Shard == o.Shard &&
+		slices.Equal(h.IdleShards, o.IdleShards) && slices.Equal(h.Tenants, o.Tenants)
 }
 
 // State is everything that the kernel of this node has to hold: a value, sorted, equal for equal objects in any order.

@@ -24,6 +24,8 @@ type world struct {
 	shared bool
 	// vouchedOnly is a setting of the agent.
 	vouchedOnly bool
+	// shards counts them: each is an object of its own, with a UID of its own, as an address is write-once.
+	shards int
 }
 
 func newWorld(seed uint64, ambiguous bool) *world {
@@ -36,6 +38,7 @@ func (w *world) config() Config {
 	c.VouchedOnly = w.vouchedOnly
 	c.AgentNodes = labels.SelectorFromSet(labels.Set{"agent": "true"})
 	c.Reserved = []netip.Addr{addr("203.0.113.66")}
+	c.ShardCIDRs = DefaultShardCIDRs()
 	return c
 }
 
@@ -52,13 +55,15 @@ func (w *world) chance(n int) bool { return w.rng.IntN(n) == 0 }
 func (w *world) batch() Objects {
 	b := NewObjects()
 	for range 1 + w.rng.IntN(4) {
-		switch w.rng.IntN(10) {
+		switch w.rng.IntN(11) {
 		case 0, 1, 2:
 			w.service(b)
 		case 3, 4, 5, 6:
 			w.slice(b)
 		case 7, 8:
 			w.pod(b)
+		case 9:
+			w.shard(b)
 		default:
 			w.node(b)
 		}
@@ -67,6 +72,7 @@ func (w *world) batch() Objects {
 	remember(w.all.Slices, b.Slices)
 	remember(w.all.Pods, b.Pods)
 	remember(w.all.Nodes, b.Nodes)
+	remember(w.all.Shards, b.Shards)
 	return b
 }
 
@@ -137,6 +143,24 @@ func (w *world) public(n int) string {
 		return oneOf(w.rng, "10.96.0.1", "10.0.0.1", "198.51.100.1", "203.0.113.66", "bad")
 	}
 	return oneOf(w.rng, "203.0.113.1", "203.0.113.2", "203.0.113.3", "2001:db8:f::1", "2001:db8:f::2")
+}
+
+func (w *world) shard(b Objects) {
+	n := w.rng.IntN(3)
+	name := fmt.Sprintf("g/e%d", n)
+	if w.chance(2) {
+		b.Shards[keyOf(name)] = nil
+		return
+	}
+	w.shards++
+	s := egressShard(name).age(w.rng.IntN(3)).on(oneOf(w.rng, worldNodes...)).uid(fmt.Sprint(w.shards))
+	if w.shared {
+		s.Spec.ShardAddressIPv4 = oneOf(w.rng, "203.0.113.1", "203.0.113.2", "203.0.113.200", "198.51.100.1", "")
+		s.Spec.ShardAddressIPv6 = oneOf(w.rng, "2001:db8:f::1", "2001:db8:f::200", "bad", "")
+	} else {
+		s.Spec.ShardAddressIPv4 = fmt.Sprintf("203.0.113.%d", 120+n)
+	}
+	b.Shards[keyOf(name)] = s.EgressShard
 }
 
 // slice lists up to four endpoints of a Service in one family.
@@ -245,6 +269,9 @@ func (w *world) shuffled() []Objects {
 	}
 	for _, k := range slices.Sorted(maps.Keys(w.all.Nodes)) {
 		list = append(list, Objects{Nodes: map[string]*corev1.Node{k: w.all.Nodes[k]}})
+	}
+	for _, k := range sortedKeys(w.all.Shards) {
+		list = append(list, Objects{Shards: map[Key]*EgressShard{k: w.all.Shards[k]}})
 	}
 	w.rng.Shuffle(len(list), func(i, j int) { list[i], list[j] = list[j], list[i] })
 	return list

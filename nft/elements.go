@@ -161,6 +161,13 @@ func hostElements(es []element, h *nat.Host) ([]element, []error) {
 		es, errs = linkElements(es, errs, tenantIf, []string{t.Interface})
 	}
 	es, errs = nodeElements(es, errs, h)
+	for _, s := range h.IdleShards {
+		if err := checkAddr(s.Addr, s.Addr.Is4()); err != nil {
+			errs = append(errs, fmt.Errorf("shard %s: %w", s.Owner, err))
+			continue
+		}
+		es = append(es, element{key: key{set: public4.of(s.Addr), addr: s.Addr}, comment: comment(s.Owner)})
+	}
 	return shardElements(es, errs, h)
 }
 

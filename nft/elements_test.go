@@ -64,11 +64,13 @@ func TestHostElements(t *testing.T) {
 		Uplinks:   []string{"up0", "up1"},
 		Workloads: []string{"va0"},
 		Shard:     nat.Shard{Owner: owner("s", "h"), IPv6: ip("2001:db8::5")},
+
+		IdleShards: []nat.OwnedAddress{{Addr: ip("203.0.113.9"), Owner: owner("s", "other")}},
 	})
 	require.Empty(t, errs)
 	require.Equal(t, []string{
 		`@cluster4 10.0.0.0-10.255.255.255 comment "why"`, `@cluster6 fd00::-fdff:ffff:ffff:ffff:ffff:ffff:ffff:ffff`,
-		`@hosted6 2001:db8::5 comment "s/h"`, `@node4 "up0" : 198.51.100.1`, `@node4 "up1" : 198.51.100.1`, `@public6 2001:db8::5 comment "s/h"`,
+		`@hosted6 2001:db8::5 comment "s/h"`, `@node4 "up0" : 198.51.100.1`, `@node4 "up1" : 198.51.100.1`, `@public4 203.0.113.9 comment "s/other"`, `@public6 2001:db8::5 comment "s/h"`,
 		`@shard6 "up0" comment "s/h" : 2001:db8::5`, `@shard6 "up1" comment "s/h" : 2001:db8::5`,
 		`@uplink_if "up0"`, `@uplink_if "up1"`, `@workload_if "va0"`,
 	}, texts(es))

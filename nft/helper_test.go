@@ -91,7 +91,8 @@ func sampleState() nat.State {
 				named("--shard-source-cidr", span("10.0.0.0/8")), named("--shard-source-cidr", span("100.64.0.0/10")),
 				named("--shard-source-cidr", span("fc00::/7")),
 			},
-			Shard: nat.Shard{Owner: owner("galactic-system", "node-a-egress"), IPv4: ip("203.0.113.200"), IPv6: ip("2001:db8:203::200"), Echo: true},
+			Shard:      nat.Shard{Owner: owner("galactic-system", "node-a-egress"), IPv4: ip("203.0.113.200"), IPv6: ip("2001:db8:203::200"), Echo: true},
+			IdleShards: []nat.OwnedAddress{{Addr: ip("203.0.113.201"), Owner: owner("galactic-system", "node-b-egress")}},
 		},
 	}
 }

@@ -119,7 +119,7 @@ func setDefs() []setDef {
 		{name: "whole", key: addr, value: addr, comment: "WholeIP: public address -> backend"},
 		{name: "egress", key: addr, value: addr, comment: "backend -> primary address, which its own connections leave with"},
 		{name: "shard", key: []part{link}, value: addr, comment: "uplink -> shard address"},
-		{name: "public", key: addr, comment: "every delegated public address of the cluster, and the shard's"},
+		{name: "public", key: addr, comment: "every delegated public address of the cluster, and those of the shards"},
 		{name: "hosted", key: addr, comment: "public addresses with a backend on this node: what is not translated is dropped"},
 		{name: "listed", key: addr, comment: "hosted addresses that forward only what is listed (PortList)"},
 		{name: "elsewhere", key: addr, comment: "translated here, backend on another node (externalTrafficPolicy: Cluster)"},

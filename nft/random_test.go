@@ -158,5 +158,8 @@ func (r *random) host() nat.Host {
 	if r.chance(30) {
 		h.Shard.IPv6 = r.addr(true, 7, 2)
 	}
+	if r.chance(50) {
+		h.IdleShards = []nat.OwnedAddress{{Addr: r.addr(false, 8, 2), Owner: r.owner()}}
+	}
 	return h
 }
