@@ -20,53 +20,6 @@ import (
 	"github.com/natplane/natplane/testenv"
 )
 
-// roamer is a machine that is plugged in on both nodes and lives behind one of them, with its sockets, as a machine does that migrates.
-type roamer struct {
-	*testenv.Machine
-	t   testing.TB
-	far *testenv.Node
-}
-
-// farIf is the roamer's interface towards the node that it moves to.
-const farIf = "eth1"
-
-// roamer makes a machine that lives on node-a and has an interface on node-b.
-func (p *clusterPlane) roamer(name string, addrs ...netip.Addr) *roamer {
-	p.t.Helper()
-	m, err := p.topo.AddMachine(p.topo.NodeA, name, addrs...)
-	require.NoError(p.t, err)
-	far := p.topo.NodeB
-	gateway := []netip.Prefix{netip.MustParsePrefix("169.254.1.1/32"), netip.MustParsePrefix("fe80::1/64")}
-	require.NoError(p.t, testenv.Link(testenv.Side{NS: far.NS, Name: m.NodeIf, Addrs: gateway}, testenv.Side{NS: m.NS, Name: farIf}))
-	for _, addr := range addrs {
-		route := testenv.Route{Dst: alone(addr), Dev: m.NodeIf, Src: far.Addr(testenv.FamilyOf(addr))}
-		require.NoError(p.t, far.NS.SetRoute(route))
-	}
-	require.NoError(p.t, m.NS.SetUp(farIf, false))
-	return &roamer{m, p.t, far}
-}
-
-// move is the moment in which the machine pauses here and goes on there, with all its connections.
-func (r *roamer) move() {
-	r.t.Helper()
-	require.NoError(r.t, r.NS.SetUp(r.If, false))
-	require.NoError(r.t, r.NS.SetUp(farIf, true))
-	require.NoError(r.t, r.NS.AddAddr(farIf, netip.MustParsePrefix("fe80::3/64")))
-	for _, addr := range r.Addrs {
-		f := testenv.FamilyOf(addr)
-		require.NoError(r.t, r.NS.AddAddr(farIf, alone(addr)))
-		out := testenv.Route{Dst: f.Default(), Dev: farIf, Via: netip.MustParseAddr("169.254.1.1")}
-		if f == testenv.IPv6 {
-			out.Via = netip.MustParseAddr("fe80::1")
-		} else {
-			out.Src = addr
-		}
-		require.NoError(r.t, r.NS.SetRoute(out))
-	}
-}
-
-func alone(addr netip.Addr) netip.Prefix { return netip.PrefixFrom(addr, addr.BitLen()) }
-
 // migration is one machine with its Service, and what talks to it.
 type migration struct {
 	*clusterPlane
@@ -83,7 +36,7 @@ func (p *clusterPlane) newMigration(t *testing.T, name string, last int) *migrat
 	q := *p
 	q.t = t
 	m := &migration{clusterPlane: &q, name: name, last: last, conns: map[string]*testenv.Conn{}}
-	m.machine = q.roamer(name, netip.MustParseAddr(fmt.Sprintf("10.244.9.%d", last)), netip.MustParseAddr(fmt.Sprintf("fd00:10:244:9::%d", last)))
+	m.machine = newRoamer(t, q.topo, name, netip.MustParseAddr(fmt.Sprintf("10.244.9.%d", last)), netip.MustParseAddr(fmt.Sprintf("fd00:10:244:9::%d", last)))
 	m.pod(name+"-source", name, "node-a", m.machine.Addrs...)
 	m.expose(name, last)
 	m.announce(last, m.topo.NodeA)
@@ -238,7 +191,7 @@ func TestClusterMigrationKeepsTheAddress(t *testing.T) {
 			c.pause(m)
 			require.Equal(t, written, [2]int64{m.writes["node-a"].Load(), m.writes["node-b"].Load()}, "nothing new to say")
 
-			m.machine.move()
+			m.machine.move(m.topo.NodeB)
 			m.announce(last, m.topo.NodeB)
 			m.goOn(t)
 			m.reachable(t)
