@@ -167,6 +167,10 @@ func TestClusterMigrationKeepsTheAddress(t *testing.T) {
 			m.podStatus(m.name+"-source", corev1.PodRunning, false, m.machine.Addrs...)
 			m.podStatus(m.name+"-target", corev1.PodRunning, false, m.machine.Addrs...)
 			m.endpoints(map[string]bool{m.name + "-source": false, m.name + "-target": false})
+			// In between only the source was not ready, and the agents may not have seen the end of that yet.
+			for _, node := range []string{"node-a", "node-b"} {
+				m.translates(node, m.last, &m.machine.Host)
+			}
 			m.keepsTranslating("node-a", "node-b")
 		}, end: func(m *migration) {
 			m.podStatus(m.name+"-target", corev1.PodRunning, true, m.machine.Addrs...)
