@@ -102,7 +102,7 @@ func (p *clusterPlane) run(node string, log *slog.Logger, edits ...func(*agent.O
 	reporter := status.Together{
 		Services: status.New(services),
 		Vouches:  status.NewVoucher(services),
-		Shards:   status.NewShardReporter(status.ShardOptions{Client: source.ShardClient(), Shards: source, Node: node, Log: log}),
+		Shards:   status.NewShardReporter(status.ShardOptions{Client: source.ShardClient(), Events: source.Client(), Shards: source, Node: node, Log: log}),
 	}
 	source.OnObserved(reporter.Observe)
 	source.OnShardObserved(reporter.Shards.Observe)

@@ -4,6 +4,7 @@ package nat
 
 import (
 	"cmp"
+	"fmt"
 	"net/netip"
 	"slices"
 
@@ -202,11 +203,12 @@ func (e *Engine) refusesShard(s *shard, a netip.Addr) string {
 		return why
 	}
 	if owner := e.shardClaims[a]; owner != nil && owner.key != s.key {
-		return a.String() + " belongs to the older EgressShard " + owner.key.String()
+		return fmt.Sprintf("%s belongs to the older EgressShard %s: delete one of the two, or delete and recreate this one with another address", a, owner.key)
 	}
 	if c := e.claims[a]; c != nil {
 		if holder := oldestHolder(c.grants); holder != nil {
-			return a.String() + " belongs to the older Service " + holder.entry.key.String()
+			return fmt.Sprintf("%s belongs to the older Service %s: give the Service another address, or delete and recreate this shard with another one",
+				a, holder.entry.key)
 		}
 	}
 	return ""

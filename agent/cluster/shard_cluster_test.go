@@ -163,12 +163,34 @@ func TestShardStatusTellsWhatIsProgrammed(t *testing.T) {
 
 	require.Zero(t, b.tap.count(shardRight), "the other node says nothing")
 	written := a.tap.count(shardRight)
+	testenv.Eventually(t, soon, "an Event for each change of a reason", func() error {
+		return same(map[string]int{
+			"Warning AddressUnassigned": 1, "Normal AddressesProgrammed": 2, "Warning ShardConflict": 1,
+			"Normal DatapathAttached": 2, "Warning DatapathNotAttached": 1,
+		}, shardEvents(t, c, one))
+	})
 	a.stop()
 	again := startAgent(t, config, nodeA)
 	testenv.Eventually(t, soon, "the restarted agent judges", func() error { return atLeast(1, again.passes.Load()) })
 	holds(t, 2*time.Second, func() error { return same(one.ResourceVersion, shards.get(t, "one").ResourceVersion) })
 	require.Zero(t, again.tap.count(shardRight), "a restart writes nothing")
 	require.LessOrEqual(t, written, 12)
+}
+
+// shardEvents counts what kubectl describe shows of a shard.
+func shardEvents(t *testing.T, c *kube.Cluster, s *nat.EgressShard) map[string]int {
+	t.Helper()
+	list, err := c.Core.Events(galactic).List(t.Context(), metav1.ListOptions{
+		FieldSelector: "involvedObject.kind=EgressShard,involvedObject.name=" + s.Name + ",involvedObject.uid=" + string(s.UID),
+	})
+	require.NoError(t, err)
+	found := map[string]int{}
+	for _, e := range list.Items {
+		require.Equal(t, "network.datumapis.com/v1alpha1", e.InvolvedObject.APIVersion)
+		require.NotEmpty(t, e.Message)
+		found[e.Type+" "+e.Reason]++
+	}
+	return found
 }
 
 // TestShardStatusPutsRightWhatOthersWrote, an address that is not programmed and a NAT64 identity among it.

@@ -51,7 +51,7 @@ func startAgent(t *testing.T, config *rest.Config, node string) *agent {
 	require.NoError(t, err)
 	reporter := status.New(status.Options{Client: a.source.Client(), Services: a.source, Node: node})
 	a.source.OnObserved(reporter.Observe)
-	shards := status.NewShardReporter(status.ShardOptions{Client: a.source.ShardClient(), Shards: a.source, Node: node})
+	shards := status.NewShardReporter(status.ShardOptions{Client: a.source.ShardClient(), Events: a.source.Client(), Shards: a.source, Node: node})
 	a.source.OnShardObserved(shards.Observe)
 	both := status.Together{Services: reporter, Shards: shards}
 	stops := []func(){

@@ -10,8 +10,8 @@
 //
 // A Voucher writes one more condition, for each node that has a Pod of a Service under externalTrafficPolicy Cluster: on it other nodes depend.
 //
-// A ShardReporter does the same for EgressShards, whose status also names the addresses that the kernel is programmed with: it never says
-// more than the kernel does, because others place tenants by it.
+// A ShardReporter does the same for EgressShards, whose status also names the addresses that the kernel is programmed with, with
+// Events of their own: it never says more than the kernel does, because others place tenants by it.
 //
 // It judges nothing (package nat does), lists and watches nothing (package cluster does).
 //

@@ -55,6 +55,7 @@ type Options struct {
 // Reporter writes verdicts to Services. Its methods may be called from any goroutine.
 type Reporter struct {
 	client   typedcorev1.CoreV1Interface
+	events   announcer
 	services Services
 	node     string
 	log      *slog.Logger
@@ -86,6 +87,7 @@ func New(o Options) *Reporter {
 	}
 	return &Reporter{
 		client:   o.Client,
+		events:   announcer{o.Client, o.Node},
 		services: o.Services,
 		node:     o.Node,
 		log:      log,

@@ -9,15 +9,19 @@ import (
 	"sync"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/dynamic"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/util/workqueue"
 
 	"github.com/natplane/natplane/nat"
 )
+
+const shardAPIVersion = "network.datumapis.com/v1alpha1"
 
 // Shards knows the EgressShards as the API server last showed them; false for one that it does not show.
 type Shards interface {
@@ -29,6 +33,8 @@ type ShardOptions struct {
 	// Client speaks about EgressShards.
 	Client dynamic.NamespaceableResourceInterface
 	Shards Shards
+	// Events makes Events about them.
+	Events typedcorev1.EventsGetter
 	// Node is the name of this node; the status of a shard is written by the node that it names.
 	Node string
 	Log  *slog.Logger
@@ -153,14 +159,24 @@ func (r *ShardReporter) settle(ctx context.Context, key nat.Key) (time.Duration,
 		return 0, fmt.Errorf("status of EgressShard %s: %w", key, err)
 	}
 	r.mu.Lock()
-	defer r.mu.Unlock()
 	if kept := r.tasks[key]; kept != nil {
 		kept.have, kept.wrote = after, time.Now()
+	}
+	r.mu.Unlock()
+	if err := r.announce(ctx, key, t.have, want.Conditions); err != nil {
+		return 0, err // there is nothing to write when it is tried again
 	}
 	if !sameFields(want, after.Status) {
 		return spacing, nil // something was written as empty that now has to go
 	}
 	return 0, nil
+}
+
+func (r *ShardReporter) announce(ctx context.Context, key nat.Key, before ObservedShard, now []metav1.Condition) error {
+	about := corev1.ObjectReference{
+		APIVersion: shardAPIVersion, Kind: nat.KindEgressShard, Namespace: key.Namespace, Name: key.Name, UID: before.UID,
+	}
+	return announcer{r.o.Events, r.o.Node}.announce(ctx, about, before.Conditions, now)
 }
 
 // task returns what is to be said about a shard, with the latest state that is known. A shard that is gone, or names another node by now, is
@@ -186,7 +202,7 @@ func (r *ShardReporter) task(key nat.Key) (shardTask, bool) {
 // apply writes the status. The UID guards against another shard of the same name.
 func (r *ShardReporter) apply(ctx context.Context, key nat.Key, have ObservedShard, want nat.EgressShardStatus) (ObservedShard, error) {
 	object := &unstructured.Unstructured{Object: map[string]any{
-		"apiVersion": "network.datumapis.com/v1alpha1",
+		"apiVersion": shardAPIVersion,
 		"kind":       nat.KindEgressShard,
 		"metadata":   map[string]any{"name": key.Name, "namespace": key.Namespace, "uid": string(have.UID)},
 		"status":     fields(want, have.Status),

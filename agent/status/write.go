@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -58,7 +59,10 @@ func (r *Reporter) settle(ctx context.Context, key nat.Key) (time.Duration, erro
 	t.said = want
 	r.settled(key, t, wrote, time.Now())
 	r.succeeded()
-	r.announce(ctx, key, t.have, want)
+	about := corev1.ObjectReference{APIVersion: "v1", Kind: nat.KindService, Namespace: key.Namespace, Name: key.Name, UID: t.have.UID}
+	if err := r.events.announce(ctx, about, t.have.Conditions, want); err != nil {
+		r.failed(err)
+	}
 	return 0, nil
 }
 

@@ -50,7 +50,7 @@ func (f *agentFlags) open(policy *nat.Config, log *slog.Logger) (objects, error)
 	reporter := status.Together{
 		Services: status.New(services),
 		Vouches:  status.NewVoucher(services),
-		Shards:   status.NewShardReporter(status.ShardOptions{Client: source.ShardClient(), Shards: source, Node: policy.Node, Log: log}),
+		Shards:   status.NewShardReporter(status.ShardOptions{Client: source.ShardClient(), Events: source.Client(), Shards: source, Node: policy.Node, Log: log}),
 	}
 	source.OnObserved(reporter.Observe)
 	source.OnShardObserved(reporter.Shards.Observe)
