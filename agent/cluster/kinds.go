@@ -145,7 +145,7 @@ func shardKind(c *clients) *kind {
 		watch: api.Watch,
 		strip: stripShard,
 		put: func(batch nat.Objects, key nat.Key, o metav1.Object) {
-			batch.Shards[key], _ = o.(*nat.EgressShard)
+			batch.Shards[key] = shardOf(o)
 		},
 		optional: c.servesShards,
 	}

@@ -47,7 +47,7 @@ type Source struct {
 	mu       sync.Mutex
 	inbox    nat.Objects
 	unread   map[string]struct{} // kinds that were not delivered yet
-	problems map[string]string   // by kind
+	problems map[string]string   // by kind, or of one object
 	observed map[nat.Key]status.Observed
 	shards   map[nat.Key]status.ObservedShard
 }

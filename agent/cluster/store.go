@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/natplane/natplane/agent/status"
@@ -25,6 +26,8 @@ type entry struct {
 	version string
 	// object is kept for kinds that change more often than they mean something (kind.same).
 	object metav1.Object
+	// readable is the shard of which a version that could be read was delivered.
+	readable types.UID
 }
 
 var _ cache.TransformingStore = (*store)(nil)
@@ -111,13 +114,19 @@ type delivery struct {
 	news       bool
 	conditions []nat.Key
 	shards     []nat.Key
+	// unreadable says which shards became so and why, readable names those that no longer are.
+	unreadable []string
+	readable   []nat.Key
 }
 
 // put notes an object; the source is locked.
 func (s *store) put(object metav1.Object, d *delivery) {
 	key := keyOf(object)
 	was := s.known[key]
-	now := entry{version: object.GetResourceVersion()}
+	now := entry{version: object.GetResourceVersion(), readable: was.readable}
+	if shard, ok := object.(*nat.EgressShard); ok {
+		now.readable = shard.UID
+	}
 	if s.kind.same != nil {
 		now.object = object
 	}
@@ -126,8 +135,10 @@ func (s *store) put(object metav1.Object, d *delivery) {
 		return
 	}
 	d.news = true
-	s.kind.put(s.source.inbox, key, object)
-	if shard, ok := object.(*nat.EgressShard); ok {
+	if shard := shardOf(object); shard != nil {
+		if !s.judge(key, object, was, d) {
+			return
+		}
 		before, had := s.source.shards[key]
 		after := status.ObserveShard(shard)
 		s.source.shards[key] = after
@@ -135,6 +146,7 @@ func (s *store) put(object metav1.Object, d *delivery) {
 			d.shards = append(d.shards, key)
 		}
 	}
+	s.kind.put(s.source.inbox, key, object)
 	if s.kind.observe == nil {
 		return
 	}
@@ -145,6 +157,33 @@ func (s *store) put(object metav1.Object, d *delivery) {
 		d.conditions = append(d.conditions, key)
 	}
 }
+
+// judge notes whether a shard can be read, and reports whether it is to be delivered: while it cannot, the last version of it that could stays
+// in force. The source is locked.
+func (s *store) judge(key nat.Key, object metav1.Object, was entry, d *delivery) (deliver bool) {
+	problem, had := s.source.problems[problemOf(key)]
+	bad, unreadable := object.(*unreadableShard)
+	if !unreadable {
+		if had {
+			delete(s.source.problems, problemOf(key))
+			d.readable = append(d.readable, key)
+		}
+		return true
+	}
+	stays := was.readable != "" && was.readable == bad.UID
+	text := fmt.Sprintf("EgressShard %s cannot be read and is not in force: %s", key, bad.why)
+	if stays {
+		text = fmt.Sprintf("EgressShard %s cannot be read, its last version that could be stays in force: %s", key, bad.why)
+	}
+	if text != problem {
+		s.source.problems[problemOf(key)] = text
+		d.unreadable = append(d.unreadable, text)
+	}
+	return !stays
+}
+
+// problemOf is where the problem of one shard is kept among those of kinds.
+func problemOf(shard nat.Key) string { return shards + " " + shard.String() }
 
 // drop notes the end of an object; the source is locked.
 func (s *store) drop(key nat.Key, d *delivery) {
@@ -159,12 +198,19 @@ func (s *store) drop(key nat.Key, d *delivery) {
 	}
 	if s.kind.name == shards {
 		delete(s.source.shards, key)
+		delete(s.source.problems, problemOf(key))
 	}
 }
 
 func (s *store) tell(d delivery) {
 	if d.news {
 		s.source.signal()
+	}
+	for _, problem := range d.unreadable {
+		s.source.log.Warn("a shard cannot be read", "problem", problem)
+	}
+	for _, key := range d.readable {
+		s.source.log.Info("a shard can be read again", "shard", key.String())
 	}
 	tellEach(s.source.observer, d.conditions)
 	tellEach(s.source.shardObserver, d.shards)

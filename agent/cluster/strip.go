@@ -106,24 +106,17 @@ func stripShard(object any) (metav1.Object, error) {
 	switch o := object.(type) {
 	case *nat.EgressShard:
 		return o, nil
+	case *unreadableShard:
+		return o, nil
 	case *unstructured.Unstructured:
 		shard := &nat.EgressShard{}
 		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, shard); err != nil {
-			return unreadableShard(o), nil
+			return newUnreadableShard(o, err), nil
 		}
 		shard.ManagedFields = nil
 		return shard, nil
 	}
 	return nil, fmt.Errorf("got %T instead of an EgressShard", object)
-}
-
-// unreadableShard stands for a shard whose fields have other types than the contract gives them, which only a foreign CRD lets through. It
-// names no node, so nobody programs it.
-func unreadableShard(o *unstructured.Unstructured) *nat.EgressShard {
-	return &nat.EgressShard{ObjectMeta: metav1.ObjectMeta{
-		Name: o.GetName(), Namespace: o.GetNamespace(), UID: o.GetUID(), ResourceVersion: o.GetResourceVersion(),
-		CreationTimestamp: o.GetCreationTimestamp(),
-	}}
 }
 
 // pick returns those of the entries that are wanted, nil when there are none.

@@ -150,8 +150,9 @@ func TestShardOfAnotherCRD(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "node-a", newer.(*nat.EgressShard).Spec.TargetRef.Name)
 
-	foreign, err := stripShard(object(map[string]any{"targetRef": "node-a", "shardAddressIPv6": int64(6)}))
+	foreign, err := stripShard(object(map[string]any{"targetRef": map[string]any{"name": "node-a"}, "shardAddressIPv6": int64(6)}))
 	require.NoError(t, err, "one bad object must not stop a list")
-	require.Equal(t, nat.EgressShardSpec{}, foreign.(*nat.EgressShard).Spec)
+	require.Equal(t, nat.EgressShardSpec{}, shardOf(foreign).Spec)
+	require.Equal(t, "spec.shardAddressIPv6 is of type number instead of string", foreign.(*unreadableShard).why)
 	require.Equal(t, "one", foreign.GetName())
 }
