@@ -155,7 +155,7 @@ func (a *clusterAgent) backends(ctx context.Context, addr netip.Addr) ([]netip.A
 	}
 	var list []netip.Addr
 	for _, t := range plan.Translations {
-		if t.Public == addr {
+		if t.Public == addr && t.Backend.IsValid() { // a shard's has none
 			list = append(list, t.Backend)
 		}
 	}
