@@ -13,6 +13,8 @@ import (
 	"strconv"
 	"time"
 
+	"k8s.io/client-go/dynamic"
+
 	"github.com/natplane/natplane/testenv"
 )
 
@@ -38,6 +40,7 @@ type clusterBench struct {
 	topo   *testenv.Topology
 	binary string
 	made   int // Services so far
+	shards dynamic.ResourceInterface
 }
 
 // measureCluster times the way from a written address to a packet, and weighs the agent, while the Services become more and more. The
@@ -59,12 +62,14 @@ func measureCluster(ctx context.Context, s settings) (tables []*table, err error
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, b.topo.Close()) }()
-	if err := b.prepare(ctx); err != nil {
+	if err := errors.Join(b.prepare(ctx), b.prepareShards(ctx)); err != nil {
 		return nil, err
 	}
 	latency := newTable(fmt.Sprintf("Milliseconds from the write of an address into status.loadBalancer to the arrival of the first translated "+
 		"packet, of %d changes. The time of the write itself, until the server answers, is within.", s.addresses),
 		"Services in the API server", "write", "median (quartiles)", "p99", "largest", "goal for p99")
+	shards := newTable(fmt.Sprintf("The same from the write of an address into the spec of an EgressShard to the arrival of the first packet that left with it, "+
+		"of %d shards.", s.addresses), "Services in the API server", "write", "median (quartiles)", "p99", "largest")
 	memory := newTable("Resident memory of the agent in MiB. *grown*: since before the first object, *fresh*: started on all of them; the rest is "+
 		"of an agent on a node that has none of the machines.",
 		"Services", "all machines here, grown", "fresh", "peak of the start", "all machines elsewhere, fresh", "goal")
@@ -88,12 +93,16 @@ func measureCluster(ctx context.Context, s settings) (tables []*table, err error
 		if err := b.addLatency(ctx, latency, size.services, s.addresses); err != nil {
 			return nil, fmt.Errorf("%d Services: %w", size.services, err)
 		}
+		if err := b.addShards(ctx, shards, size.services, s.addresses); err != nil {
+			return nil, fmt.Errorf("%d Services: %w", size.services, err)
+		}
 		if agent, err = b.addMemory(ctx, memory, size, agent); err != nil {
 			return nil, fmt.Errorf("%d Services: %w", size.services, err)
 		}
-		s.log.Info("measured", "services", size.services, "latency", latency.rows[len(latency.rows)-1], "memory", memory.rows[len(memory.rows)-1])
+		s.log.Info("measured", "services", size.services, "latency", latency.rows[len(latency.rows)-1],
+			"shards", shards.rows[len(shards.rows)-1], "memory", memory.rows[len(memory.rows)-1])
 	}
-	return []*table{latency, memory}, nil
+	return []*table{latency, shards, memory}, nil
 }
 
 // addMemory weighs the running agent, one on another node, and a fresh one, which it returns.

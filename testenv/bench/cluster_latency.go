@@ -15,8 +15,6 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
-
-	"github.com/natplane/natplane/testenv"
 )
 
 // untranslatedEnds drops what is still addressed to a public address when it is forwarded: it would go round between node and router
@@ -105,12 +103,4 @@ func receive(in *net.UDPConn, arrivals chan<- arrival) error {
 			arrivals <- arrival{i, time.Now()}
 		}
 	}
-}
-
-func udpIn(ns *testenv.NetNS, at netip.AddrPort) (conn *net.UDPConn, err error) {
-	err = ns.Do(func() (err error) {
-		conn, err = net.ListenUDP("udp4", net.UDPAddrFromAddrPort(at))
-		return err
-	})
-	return conn, err
 }

@@ -99,59 +99,69 @@ func (c *claim) time(ctx context.Context, a *agent.Agent, i int) (time.Duration,
 			unassigned = v.Name == fmt.Sprintf("bench-%d", i) && v.Reason == nat.ReasonAddressUnassigned
 		}
 	}
-	// Ports of their own for each, so that no flow of the last one is found.
-	in, err := c.listen(c.topo.Ext.NS, netip.AddrPortFrom(c.topo.Ext.Addr4(), 0))
+	_, total, err := firstOfShard(ctx, c.topo.Web, c.topo.Ext, func() error { return c.write(i, shardAddress().String()) })
+	return total, err
+}
+
+// seen is a packet that arrived, and where from.
+type seen struct {
+	from netip.AddrPort
+	at   time.Time
+	err  error
+}
+
+// firstOfShard writes the address of a shard, and sends from a machine until a packet arrives with it. Ports are new each time, so that no
+// flow of the last one is found.
+func firstOfShard(ctx context.Context, from *testenv.Machine, to *testenv.Host, write func() error) (wrote, total time.Duration, err error) {
+	in, err := udpIn(to.NS, netip.AddrPortFrom(to.Addr4(), 0))
 	if err != nil {
-		return 0, err
+		return 0, 0, err
 	}
 	defer in.Close() //nolint:errcheck // only read from
-	out, err := c.listen(c.topo.Web.NS, netip.AddrPortFrom(c.topo.Web.Addr4(), 0))
+	out, err := udpIn(from.NS, netip.AddrPortFrom(from.Addr4(), 0))
 	if err != nil {
-		return 0, err
+		return 0, 0, err
 	}
 	defer out.Close() //nolint:errcheck // only written to
-	return c.first(ctx, i, in, out)
-}
-
-func (c *claim) listen(ns *testenv.NetNS, at netip.AddrPort) (conn *net.UDPConn, err error) {
-	err = ns.Do(func() (err error) {
-		conn, err = net.ListenUDP("udp4", net.UDPAddrFromAddrPort(at))
-		return err
-	})
-	return conn, err
-}
-
-func (c *claim) first(ctx context.Context, i int, in, out *net.UDPConn) (time.Duration, error) {
-	type seen struct {
-		from netip.AddrPort
-		at   time.Time
-		err  error
-	}
-	arrived := make(chan seen, 1)
+	arrived, written := make(chan seen, 1), make(chan error, 1)
 	go func() {
 		_, from, err := in.ReadFromUDPAddrPort(make([]byte, 16))
 		arrived <- seen{from, time.Now(), err}
 	}()
-	to := in.LocalAddr().(*net.UDPAddr).AddrPort()
+	start := time.Now()
+	go func() {
+		err := write()
+		wrote = time.Since(start)
+		written <- err
+	}()
+	first, err := sendUntil(ctx, out, in.LocalAddr().(*net.UDPAddr).AddrPort(), arrived)
+	return wrote, first.at.Sub(start), errors.Join(err, <-written)
+}
+
+func sendUntil(ctx context.Context, out *net.UDPConn, to netip.AddrPort, arrived <-chan seen) (seen, error) {
 	tick := time.NewTicker(probeEvery)
 	defer tick.Stop()
-	start := time.Now()
-	if err := c.write(i, shardAddress().String()); err != nil {
-		return 0, err
-	}
 	for {
 		if _, err := out.WriteToUDPAddrPort([]byte("probe"), to); err != nil {
-			return 0, err
+			return seen{}, err
 		}
 		select {
 		case s := <-arrived:
 			if s.err == nil && s.from.Addr() != shardAddress() {
 				s.err = fmt.Errorf("a packet from %s arrived", s.from)
 			}
-			return s.at.Sub(start), s.err
+			return s, s.err
 		case <-ctx.Done():
-			return 0, ctx.Err()
+			return seen{}, fmt.Errorf("no packet to %s arrived: %w", to, ctx.Err())
 		case <-tick.C:
 		}
 	}
+}
+
+func udpIn(ns *testenv.NetNS, at netip.AddrPort) (conn *net.UDPConn, err error) {
+	err = ns.Do(func() (err error) {
+		conn, err = net.ListenUDP("udp4", net.UDPAddrFromAddrPort(at))
+		return err
+	})
+	return conn, err
 }
