@@ -222,8 +222,10 @@ func (t *Table) readMap(c *conn, s setID, known *snapshot) ([]element, error) {
 
 // Counter is what the rules of one chain with one comment counted since the table was written, both families together.
 type Counter struct {
-	Chain, Comment string
-	Packets, Bytes uint64
+	Chain   string `json:"chain"`
+	Comment string `json:"comment"`
+	Packets uint64 `json:"packets"`
+	Bytes   uint64 `json:"bytes"`
 }
 
 // Counters reads the counters of the rules that drop, sorted by chain and comment. It is empty without a table.

@@ -32,8 +32,8 @@ const almostFull = 90
 
 // Warning is something about this node that keeps translation from working. It is for people to mend: nothing is changed here.
 type Warning struct {
-	Code    string
-	Message string
+	Code    string `json:"code"`
+	Message string `json:"message"`
 }
 
 // Warnings looks at the node now. What cannot be read is not warned about, and is the error. The absence of connection tracking
