@@ -105,7 +105,7 @@ func TestRank(t *testing.T) {
 				isReady := rn != "false"
 				isServing := sn == "true" || sn == "nil" && isReady
 				want := notReady
-				if isServing {
+				if isServing || isReady {
 					want = serving
 				}
 				if isReady && tn != "true" {

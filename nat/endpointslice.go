@@ -130,7 +130,8 @@ func (s *endpointSlice) refuse(why string) {
 	s.problems = append(s.problems, fmt.Sprintf("EndpointSlice %s: %s", s.key.Name, why))
 }
 
-// rankOf follows the API: nil ready counts as true, nil serving as ready, nil terminating as false.
+// rankOf follows the API: nil ready counts as true, nil serving as ready, nil terminating as false. With publishNotReadyAddresses a
+// terminating endpoint is ready without serving, and wants its connections like one that serves.
 func rankOf(c discoveryv1.EndpointConditions) rank {
 	isReady := c.Ready == nil || *c.Ready
 	isServing := isReady
@@ -141,7 +142,7 @@ func rankOf(c discoveryv1.EndpointConditions) rank {
 	switch {
 	case isReady && !terminating:
 		return ready
-	case isServing:
+	case isServing || isReady:
 		return serving
 	}
 	return notReady

@@ -40,6 +40,7 @@ type service struct {
 	primary   designation
 	addresses []netip.Addr // valid, sorted, distinct; whether they may be used is another question
 	invalid   []string
+	ignored   bool          // the status has entries that are not ours to translate
 	ports     []servicePort // sorted, distinct
 	sources   [2]Sources
 	notes     []string
@@ -81,7 +82,8 @@ func newService(o *corev1.Service, proxyNames []string) *service {
 func (s *service) readIngress(ingress []corev1.LoadBalancerIngress) {
 	for _, in := range ingress {
 		if in.IP == "" || (in.IPMode != nil && *in.IPMode == corev1.LoadBalancerIPModeProxy) {
-			continue // a hostname, or an address whose proxy sends to node ports: not ours to translate
+			s.ignored = true // a hostname, or an address whose proxy sends to node ports: not ours to translate
+			continue
 		}
 		a, err := ParseAddress(in.IP)
 		if err != nil {
@@ -99,7 +101,7 @@ func (s *service) readPorts(ports []corev1.ServicePort) {
 	for _, p := range ports {
 		protocol, ok := protocolOf(p.Protocol)
 		if !ok || p.Port < 1 || p.Port > 65535 {
-			s.notes = append(s.notes, fmt.Sprintf("port %d/%s cannot be forwarded", p.Port, p.Protocol))
+			s.notes = append(s.notes, fmt.Sprintf("port %d/%s cannot be forwarded", p.Port, cmp.Or(p.Protocol, corev1.ProtocolTCP)))
 			continue
 		}
 		s.ports = append(s.ports, servicePort{protocol: protocol, port: uint16(p.Port), name: p.Name})
@@ -129,7 +131,7 @@ func (s *service) equal(o *service) bool {
 		return s == o
 	}
 	return s.key == o.key && s.created == o.created && s.whole == o.whole && s.echo == o.echo && s.spread == o.spread &&
-		s.primary == o.primary && slices.Equal(s.addresses, o.addresses) && slices.Equal(s.invalid, o.invalid) &&
+		s.primary == o.primary && slices.Equal(s.addresses, o.addresses) && slices.Equal(s.invalid, o.invalid) && s.ignored == o.ignored &&
 		slices.Equal(s.ports, o.ports) && s.sources[ipv4].Equal(o.sources[ipv4]) && s.sources[ipv6].Equal(o.sources[ipv6]) &&
 		slices.Equal(s.notes, o.notes) && slices.Equal(s.vouches, o.vouches)
 }

@@ -148,9 +148,8 @@ func (e *Engine) judge(n *entry) Verdict {
 	v.Addresses = append(append(v.Addresses, held[ipv4]...), held[ipv6]...)
 	e.judgeBackends(r, held, j)
 	for _, f := range families {
-		w := r.choices[f].workload
-		if w != nil && w.record != nil && w.record.PrimaryOwner == s.key && w.record.Primary.IsValid() {
-			v.PrimaryEgress = append(v.PrimaryEgress, w.record.Primary)
+		if primary := r.primary(f); primary.IsValid() {
+			v.PrimaryEgress = append(v.PrimaryEgress, primary)
 		}
 	}
 	v.Reporter = e.reporter(r)
@@ -168,7 +167,11 @@ func (e *Engine) judge(n *entry) Verdict {
 // judgeAddresses reports what the status of the Service lists and policy refuses.
 func (e *Engine) judgeAddresses(r *resolution, j *judgement) {
 	s := r.service
-	if len(s.addresses) == 0 && len(s.invalid) == 0 {
+	switch {
+	case len(s.addresses) > 0 || len(s.invalid) > 0:
+	case s.ignored:
+		j.find(ReasonNoAddress, "status.loadBalancer.ingress has only hostnames and addresses with ipMode Proxy, which are not translated here")
+	default:
 		j.find(ReasonNoAddress, "status.loadBalancer.ingress has no IP address yet; a load-balancer controller has to assign one")
 	}
 	for _, why := range s.invalid {
@@ -215,7 +218,7 @@ func (e *Engine) judgeBackends(r *resolution, held [2][]netip.Addr, j *judgement
 		}
 		switch {
 		case c.found():
-			e.judgeFound(r.service, f, c, held[f], j)
+			e.judgeFound(r, f, held[f], j)
 			j.notes = append(j.notes, c.refused...)
 		case len(c.rivals) > 0:
 			j.notes = append(j.notes, c.refused...)
@@ -242,7 +245,8 @@ func rivalOutcome(c choice) string {
 }
 
 // judgeFound reports on a family that has a backend.
-func (e *Engine) judgeFound(s *service, f family, c choice, held []netip.Addr, j *judgement) {
+func (e *Engine) judgeFound(r *resolution, f family, held []netip.Addr, j *judgement) {
+	s, c := r.service, r.choices[f]
 	switch {
 	case !c.local && c.outranked:
 		j.find(ReasonElsewhere, "backend %s is better placed on node %s", c.addr, strings.Join(c.nodes, ", "))
@@ -266,16 +270,37 @@ func (e *Engine) judgeFound(s *service, f family, c choice, held []netip.Addr, j
 		j.served = append(j.served, joinAddrs(held)+" to "+c.addr.String())
 		return
 	}
+	e.judgePorts(r, f, held, j)
+}
+
+// judgePorts reports on a port list that has a backend.
+func (e *Engine) judgePorts(r *resolution, f family, held []netip.Addr, j *judgement) {
+	s, c := r.service, r.choices[f]
+	open := slices.DeleteFunc(slices.Clone(held), func(a netip.Addr) bool {
+		return !slices.ContainsFunc(e.claims[a].record.Ports, func(p Port) bool { return p.Owner == s.key })
+	})
+	if len(open) > 0 {
+		j.served = append(j.served, "ports of "+joinAddrs(open)+" to "+c.addr.String())
+	} else if primary := r.primary(f); primary.IsValid() {
+		j.served = append(j.served, c.addr.String()+" leaves as "+primary.String())
+	}
 	if !c.servesPorts() {
-		j.find(ReasonNoBackend, "backend %s is neither ready nor serving: its ports are closed, its egress stays", c.addr)
+		j.find(ReasonNoBackend, "backend %s is neither ready nor serving: its ports are closed", c.addr)
 		return
 	}
-	j.served = append(j.served, "ports of "+joinAddrs(held)+" to "+c.addr.String())
 	for _, p := range s.ports {
 		if _, ok := c.target(p); !ok {
 			j.find(ReasonNoBackend, "the endpoint %s has no target for port %d/%s %q", c.addr, p.port, p.protocol, p.name)
 		}
 	}
+}
+
+// primary is the address of the Service that its backend on this node leaves with in a family, if any.
+func (r *resolution) primary(f family) netip.Addr {
+	if w := r.choices[f].workload; w != nil && w.record != nil && w.record.PrimaryOwner == r.service.key {
+		return w.record.Primary
+	}
+	return netip.Addr{}
 }
 
 // conclude turns findings into reason and message.
