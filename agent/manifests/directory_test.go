@@ -93,13 +93,21 @@ func TestSourceDirectoryBehindALink(t *testing.T) {
 	write(t, filepath.Join(one, "a.yaml"), service("web", "203.0.113.1"))
 	f.untilServices(t, limit, map[string]string{"web": "203.0.113.1"})
 
-	// A link that is pointed elsewhere gives no event in the directory itself: the fallback finds it.
+	// A link that is pointed elsewhere gives no event in the directory itself, and must not wait for the fallback.
 	two := filepath.Join(base, "two")
 	require.NoError(t, os.Mkdir(two, 0o700))
 	write(t, filepath.Join(two, "a.yaml"), service("web", "203.0.113.2"))
 	require.NoError(t, os.Symlink("two", filepath.Join(base, "tmp")))
 	require.NoError(t, os.Rename(filepath.Join(base, "tmp"), link))
-	f.untilServices(t, patience, map[string]string{"web": "203.0.113.2"})
+	f.untilServices(t, limit, map[string]string{"web": "203.0.113.2"})
+	write(t, filepath.Join(two, "a.yaml"), service("web", "203.0.113.3"))
+	f.untilServices(t, limit, map[string]string{"web": "203.0.113.3"})
+
+	// Removed, and made again.
+	require.NoError(t, os.Remove(link))
+	f.until(t, limit, func() bool { return len(f.Problems()) == 1 })
+	require.NoError(t, os.Symlink("one", link))
+	f.untilServices(t, limit, map[string]string{"web": "203.0.113.1"})
 }
 
 func TestSourceOddFiles(t *testing.T) {

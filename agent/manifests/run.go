@@ -60,11 +60,13 @@ func (r *runner) loop(ctx context.Context) {
 }
 
 func (r *runner) event(event fsnotify.Event) {
-	if name, inside := r.watch.name(event); inside {
-		if isManifest(name) {
-			r.source.follow.dirty[name] = true
-		}
-	} else if event.Has(fsnotify.Remove) || event.Has(fsnotify.Rename) {
+	name, ours := r.watch.about(event)
+	switch {
+	case !ours:
+		return
+	case isManifest(name):
+		r.source.follow.dirty[name] = true
+	case name == "" && (event.Has(fsnotify.Remove) || event.Has(fsnotify.Rename)):
 		r.watch.lost()
 	}
 	r.soon()

@@ -15,6 +15,7 @@ type watch struct {
 	watcher *fsnotify.Watcher // nil when the system has none to give
 	err     error
 	on      os.FileInfo // the directory that is watched; nil when none is
+	linked  bool        // the directory is a link, and its parent is watched for the change of where it leads
 }
 
 func newWatch(dir string) *watch {
@@ -44,12 +45,15 @@ func (w *watch) errors() <-chan error {
 	return w.watcher.Errors
 }
 
-// name returns the file that an event is about; false when it is about the directory itself.
-func (w *watch) name(event fsnotify.Event) (string, bool) {
-	if filepath.Clean(event.Name) == w.dir {
-		return "", false
+// about returns the file that an event is about, "" when that is the directory itself; false when it is neither.
+func (w *watch) about(event fsnotify.Event) (file string, ours bool) {
+	switch {
+	case filepath.Clean(event.Name) == w.dir:
+		return "", true
+	case filepath.Dir(event.Name) == w.dir:
+		return filepath.Base(event.Name), true
 	}
-	return filepath.Base(event.Name), true
+	return "", false
 }
 
 // lost has the next ensure watch anew: the inode of a removed directory may return with its successor.
@@ -62,6 +66,7 @@ func (w *watch) lost() {
 
 // ensure watches the directory that now has the name and reports whether there is one.
 func (w *watch) ensure() bool {
+	w.followLink()
 	info, err := os.Stat(w.dir)
 	if err != nil || w.watcher == nil {
 		w.lost()
@@ -76,4 +81,20 @@ func (w *watch) ensure() bool {
 	}
 	w.on = info
 	return true
+}
+
+// followLink watches the parent of a directory that is a link: pointing it elsewhere is no event in either directory.
+func (w *watch) followLink() {
+	if w.watcher == nil {
+		return
+	}
+	info, err := os.Lstat(w.dir)
+	isLink := err == nil && info.Mode()&os.ModeSymlink != 0
+	switch parent := filepath.Dir(w.dir); {
+	case isLink && !w.linked:
+		w.linked = w.watcher.Add(parent) == nil // without it, the fallback finds the change
+	case !isLink && w.linked:
+		_ = w.watcher.Remove(parent) // the kernel may have removed it already
+		w.linked = false
+	}
 }
