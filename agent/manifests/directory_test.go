@@ -117,5 +117,5 @@ func TestSourceOddFiles(t *testing.T) {
 	f := start(t, dir)
 	require.Len(t, f.services, 1, "a pipe must not block the others")
 	require.Len(t, f.Problems(), 1)
-	require.Contains(t, f.Problems()[0].String(), "not a regular file")
+	require.Equal(t, filepath.Join(dir, "pipe.yaml")+": not a regular file", f.Problems()[0].String())
 }

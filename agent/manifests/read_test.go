@@ -70,6 +70,8 @@ func TestReadForms(t *testing.T) {
 		"service list":        "apiVersion: v1\nkind: ServiceList\nmetadata: {resourceVersion: \"7\"}\nitems:\n" + item("a", a) + item("b", b),
 		"empty list too":      "apiVersion: v1\nkind: List\nitems: []\n---\n" + service("a", a) + "---\n" + service("b", b),
 		"unknown fields":      strings.Replace(service("a", a), "spec: {", "newField: {x: 1}\nspec: {newer: [true], ", 1) + "---\n" + service("b", b),
+		"end markers":         service("a", a) + "...\n# done\n\n---\n" + service("b", b) + "... # really\n",
+		"ellipsis in a text":  strings.Replace(service("a", a), "spec:", "x: |\n  ...\n  text\ny: ...\nspec:", 1) + "---\n" + service("b", b),
 		"separator in a text": strings.Replace(service("a", a), "spec:", "x: |\n  ---\n  text\nspec:", 1) + "---\n" + service("b", b),
 	}
 	for name, text := range forms {
@@ -136,6 +138,29 @@ func TestReadFileThatCannotBeSplit(t *testing.T) {
 	require.NoError(t, err)
 	require.Zero(t, objects.Len())
 	require.Equal(t, []string{`f: line 5: "---b: c" is no document separator`}, texts(problems))
+}
+
+// What the decoder would leave out without a word is refused: no object may go missing like that.
+func TestReadRefusesWhatWouldBeDropped(t *testing.T) {
+	text := service("a", "203.0.113.1") + "---\n" + service("b", "203.0.113.2")
+	wide := []byte{0xff, 0xfe}
+	for _, b := range []byte(text) {
+		wide = append(wide, b, 0)
+	}
+	for name, c := range map[string]struct{ text, want string }{
+		"UTF-16":           {string(wide), "f: the text is UTF-16: save it as UTF-8"},
+		"after the end":    {strings.Replace(text, "---\n", "...\n", 1), "f: line 6: a document without a separator (---) before it"},
+		"in a later part":  {text + "...\n\n" + service("c", "203.0.113.3"), "f: line 12: a document without a separator (---) before it"},
+		"windows line end": {strings.ReplaceAll(text+"...\n"+service("c", "203.0.113.3"), "\n", "\r\n"), "f: line 11: a document"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			objects, problems, err := manifests.ReadFrom(strings.NewReader(c.text), "f")
+			require.NoError(t, err)
+			require.Zero(t, objects.Len())
+			require.Len(t, problems, 1)
+			require.Contains(t, problems[0].String(), c.want)
+		})
+	}
 }
 
 func TestReadFirstDefinitionCounts(t *testing.T) {

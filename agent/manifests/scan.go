@@ -82,9 +82,9 @@ func readFile(path string) ([]byte, signature, error) {
 	case err != nil:
 		return nil, signature{}, err
 	case !before.Mode().IsRegular():
-		return nil, signature{}, fmt.Errorf("%s: %w", path, errNotRegular)
+		return nil, signature{}, errNotRegular
 	case before.Size() > maxFile:
-		return nil, signature{}, fmt.Errorf("%s: larger than %d MiB", path, maxFile>>20)
+		return nil, signature{}, fmt.Errorf("larger than %d MiB", maxFile>>20)
 	}
 	data := make([]byte, before.Size())
 	if _, err := io.ReadFull(f, data); err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
@@ -95,7 +95,7 @@ func readFile(path string) ([]byte, signature, error) {
 		return nil, signature{}, err
 	}
 	if sign(after) != sign(before) {
-		return nil, signature{}, fmt.Errorf("%s: %w", path, errWritten)
+		return nil, signature{}, errWritten
 	}
 	return data, sign(before), nil
 }

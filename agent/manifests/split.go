@@ -24,6 +24,10 @@ type document struct {
 func split(data []byte) ([]document, error) {
 	// Editors on Windows write a byte order mark, which JSON does not allow.
 	data = bytes.TrimPrefix(data, []byte("\xef\xbb\xbf"))
+	if bytes.HasPrefix(data, []byte("\xff\xfe")) || bytes.HasPrefix(data, []byte("\xfe\xff")) {
+		// The decoder would read it, but only up to the first separator.
+		return nil, errors.New("the text is UTF-16: save it as UTF-8")
+	}
 	if utilyaml.IsJSONBuffer(data) {
 		if docs, err := splitJSON(data); err == nil {
 			return docs, nil
@@ -67,6 +71,9 @@ func splitYAML(data []byte) ([]document, error) {
 		if err := checkSeparator(text); err != nil {
 			return nil, fmt.Errorf("line %d: %w", line, err)
 		}
+		if after := afterEnd(text); after > 0 {
+			return nil, fmt.Errorf("line %d: a document without a separator (---) before it", line+after)
+		}
 		if len(bytes.TrimSpace(text)) > 0 {
 			docs = append(docs, document{text: text, number: len(docs) + 1, line: line})
 		}
@@ -87,4 +94,25 @@ func checkSeparator(text []byte) error {
 		return fmt.Errorf("%q is no document separator", "---"+string(rest))
 	}
 	return nil
+}
+
+// afterEnd returns how many lines into a text something follows an end marker (...), 0 if nothing does: the decoder stops at the marker
+// and would drop it.
+func afterEnd(text []byte) int {
+	const marker = "\n..."
+	if !bytes.Contains(text, []byte(marker)) {
+		return 0
+	}
+	ended, n := false, 0
+	for line := range bytes.Lines(text) {
+		word, _, _ := bytes.Cut(bytes.TrimRight(line, " \t\r\n"), []byte(" "))
+		switch {
+		case string(word) == marker[1:]:
+			ended = true
+		case ended && len(word) > 0 && word[0] != '#':
+			return n
+		}
+		n++
+	}
+	return 0
 }
