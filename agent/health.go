@@ -30,6 +30,8 @@ type Health struct {
 	LastError string `json:"lastError,omitempty"`
 	// Predecessor is true while cozy-proxy's table is on the node and natplane was told to leave it.
 	Predecessor bool `json:"predecessor,omitempty"`
+	// NodeMissing says so when there are Node objects, but none of this node.
+	NodeMissing string `json:"nodeMissing,omitempty"`
 	// Drift counts the changes by others that were noticed in the table and repaired.
 	Drift int `json:"drift"`
 }

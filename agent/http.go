@@ -132,6 +132,9 @@ func (a *Agent) Report(ctx context.Context) (Report, error) {
 	for _, t := range plan.Translations {
 		r.Translations = append(r.Translations, TranslationReport{Translation: t, Flows: flows[t.Public]})
 	}
+	if r.Health.NodeMissing != "" {
+		r.Problems = append(r.Problems, r.Health.NodeMissing)
+	}
 	if r.Health.Predecessor {
 		r.Problems = append(r.Problems, predecessorConflict)
 	}

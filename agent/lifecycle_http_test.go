@@ -13,8 +13,11 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/natplane/natplane/agent"
+	"github.com/natplane/natplane/nat"
 	"github.com/natplane/natplane/testenv"
 )
 
@@ -110,6 +113,26 @@ func TestStateShowsTranslationsAndFlows(t *testing.T) {
 	require.Len(t, report.Verdicts, 1)
 	require.Positive(t, report.Audit.Passes)
 	require.Empty(t, report.Problems)
+}
+
+// TestStateTellsOfANodeNameThatIsNobodys: a slip in --node-name takes every translation away, and must not go unsaid.
+func TestStateTellsOfANodeNameThatIsNobodys(t *testing.T) {
+	t.Parallel()
+	s, client, url := httpStage(t)
+	s.agents["node-a"].source.finish()
+	problems := func(own *corev1.Node) []string {
+		batch := nat.NewObjects()
+		batch.Nodes["node-a"] = own
+		s.objects.change(batch)
+		s.settle()
+		var report agent.Report
+		require.NoError(t, json.Unmarshal([]byte(ask(t, client, url+"/debug/state").body), &report))
+		return report.Problems
+	}
+	own := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-a"}}
+	require.Empty(t, problems(own))
+	require.Equal(t, []string{`none of the Node objects is named "node-a": is --node-name right?`}, problems(nil))
+	require.Empty(t, problems(own))
 }
 
 // TestStopIsGraceful: a stopping agent answers what it was asked, and no connection of a client that says nothing keeps it.

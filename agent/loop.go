@@ -172,9 +172,21 @@ func (l *loop) intake() (nat.Delta, bool) {
 		l.health.update(func(h *Health) { h.Synced = true })
 	}
 	outcome := l.engine.Apply(batch, l.node.Facts())
+	l.noteNode()
 	l.followWorkloads(&outcome.Delta)
 	l.untold.add(outcome)
 	return outcome.Delta, true
+}
+
+// noteNode tells once when this node is none of those that there are.
+func (l *loop) noteNode() {
+	missing := l.engine.NodeMissing()
+	l.health.update(func(h *Health) {
+		if missing != "" && h.NodeMissing == "" {
+			l.log.Warn("this node is not known", "problem", missing)
+		}
+		h.NodeMissing = missing
+	})
 }
 
 // followWorkloads adds to the delta which interfaces the local backends are behind now.

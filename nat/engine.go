@@ -3,6 +3,7 @@
 package nat
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
 )
@@ -32,6 +33,15 @@ type Engine struct {
 	workloads map[netip.Addr]*workload
 	// shardVerdicts are apart: a shard may have the name of a Service.
 	shardVerdicts map[Key]Verdict
+}
+
+// NodeMissing says so when there are Node objects and none has the name of this node, or is "". Every backend is elsewhere then, and
+// the name is most likely a slip.
+func (e *Engine) NodeMissing() string {
+	if len(e.nodes) == 0 || e.nodes[e.config.Node] != nil {
+		return ""
+	}
+	return fmt.Sprintf("none of the Node objects is named %q: is --node-name right?", e.config.Node)
 }
 
 // Outcome is what a batch changed.

@@ -119,6 +119,15 @@ func TestPlanReadsStandardInput(t *testing.T) {
 	require.JSONEq(t, `{"node": "node-a", "translations": [], "verdicts": []}`, r.out)
 }
 
+func TestPlanForANodeThatIsNotThere(t *testing.T) {
+	const node = "apiVersion: v1\nkind: Node\nmetadata: {name: node-a}\n"
+	r := natplane(t, node, "plan", "-f", "-", "--node-name", "node-A", "-o", "json")
+	require.Equal(t, exitDone, r.code)
+	require.Contains(t, r.err, `"node-A"`)
+	require.JSONEq(t, `{"node": "node-A", "translations": [], "verdicts": []}`, r.out)
+	require.Empty(t, natplane(t, "", "plan", "-f", "-", "--node-name", "node-A").err, "without Node objects no name is wrong")
+}
+
 func TestWrongUsage(t *testing.T) {
 	for name, args := range map[string][]string{
 		"no command":       {},

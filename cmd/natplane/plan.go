@@ -43,6 +43,9 @@ func runPlan(_ context.Context, args []string, stdio stdio) error {
 	if err := printPlan(stdio.out, engine.Plan(), *output); err != nil {
 		return err
 	}
+	if missing := engine.NodeMissing(); missing != "" {
+		fmt.Fprintln(stdio.err, "natplane plan:", missing)
+	}
 	for _, p := range problems {
 		fmt.Fprintln(stdio.err, p)
 	}
