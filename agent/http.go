@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"net"
 	"net/http"
-	"net/netip"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/promhttp"
@@ -108,11 +107,11 @@ func (a *Agent) Report(ctx context.Context) (Report, error) {
 	if err != nil {
 		return Report{}, fmt.Errorf("the agent is busy: %w", err)
 	}
-	var public []netip.Addr
+	var pairs []conntrack.Pair
 	for _, t := range plan.Translations {
-		public = append(public, t.Public)
+		pairs = append(pairs, pairOf(t))
 	}
-	flows, flowErr := conntrack.Count(ctx, a.flows, public)
+	flows, flowErr := conntrack.Count(ctx, a.flows, pairs)
 	drops, dropErr := a.table.Counters()
 	shards, shardErr := a.shardReports(ctx)
 	tracking, trackErr := a.conntrackReport(ctx)
@@ -130,7 +129,7 @@ func (a *Agent) Report(ctx context.Context) (Report, error) {
 		Problems:     a.options.Source.Problems(),
 	}
 	for _, t := range plan.Translations {
-		r.Translations = append(r.Translations, TranslationReport{Translation: t, Flows: flows[t.Public]})
+		r.Translations = append(r.Translations, TranslationReport{Translation: t, Flows: flows[pairOf(t)]})
 	}
 	if r.Health.NodeMissing != "" {
 		r.Problems = append(r.Problems, r.Health.NodeMissing)
@@ -144,6 +143,11 @@ func (a *Agent) Report(ctx context.Context) (Report, error) {
 		}
 	}
 	return r, nil
+}
+
+// pairOf tells the flows of a translation from those of others: port lists of several machines may share an address.
+func pairOf(t nat.Translation) conntrack.Pair {
+	return conntrack.Pair{Public: t.Public, Inside: t.Backend}
 }
 
 // serve answers on the listener until ctx ends.

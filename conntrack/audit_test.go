@@ -8,7 +8,9 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/netip"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -343,9 +345,14 @@ func TestPurgeAndCount(t *testing.T) {
 				return nil
 			}
 			public := w.addrs("203.0.113.10", "203.0.113.20", "203.0.113.30")
-			count, err := Count(t.Context(), table, public)
+			inside := w.addrs("10.244.1.10", "10.244.1.20")
+			want := map[Pair]int{
+				{Public: public[0]}: 303, {public[0], inside[0]}: 303, {public[0], inside[1]}: 0,
+				{public[1], inside[1]}: 1, {public[1], inside[0]}: 0, {Public: public[2]}: 0,
+			}
+			count, err := Count(t.Context(), table, slices.Collect(maps.Keys(want)))
 			require.NoError(t, err)
-			require.Equal(t, map[netip.Addr]int{public[0]: 303, public[1]: 1, public[2]: 0}, count)
+			require.Equal(t, want, count)
 
 			deleted, err := Purge(t.Context(), table, append(public, netip.Addr{}), w.addrs("10.244.1.20"))
 			require.NoError(t, err)

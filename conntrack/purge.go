@@ -4,7 +4,6 @@ package conntrack
 
 import (
 	"context"
-	"errors"
 	"net/netip"
 	"slices"
 )
@@ -43,63 +42,6 @@ func Purge(ctx context.Context, t Table, addresses, backends []netip.Addr) (int,
 		}
 	}
 	return total.Deleted, errs.err()
-}
-
-// Count returns the number of flows of each of the public addresses. A flow
-// between two of them counts for both.
-func Count(ctx context.Context, t Table, addresses []netip.Addr) (map[netip.Addr]int, error) {
-	public := setOf(addresses)
-	total := make(map[netip.Addr]int, len(public))
-	for a := range public {
-		total[a] = 0
-	}
-	if len(public)*2 <= maxSearches {
-		err := countEach(ctx, t, total)
-		if !errors.Is(err, ErrNoFilter) {
-			return total, err
-		}
-	}
-	for _, family := range families(public, nil) {
-		begin := func() {
-			for a := range total {
-				if familyOf(a) == family {
-					total[a] = 0
-				}
-			}
-		}
-		err := dump(ctx, t, Query{Family: family, AnyOf: few(addresses)}, begin, func(f Flow) {
-			if public[f.Orig.Dst] {
-				total[f.Orig.Dst]++
-			}
-			if public[f.Reply.Dst] && f.Reply.Dst != f.Orig.Dst {
-				total[f.Reply.Dst]++
-			}
-		})
-		if err != nil {
-			return nil, err
-		}
-	}
-	return total, nil
-}
-
-func countEach(ctx context.Context, t Table, total map[netip.Addr]int) error {
-	for a := range total {
-		dialled, seen := 0, 0
-		err := dump(ctx, t, Query{Field: OrigDst, Addr: a}, func() { dialled = 0 }, func(Flow) { dialled++ })
-		if err != nil {
-			return err
-		}
-		err = dump(ctx, t, Query{Field: ReplyDst, Addr: a}, func() { seen = 0 }, func(f Flow) {
-			if f.Orig.Dst != a {
-				seen++
-			}
-		})
-		if err != nil {
-			return err
-		}
-		total[a] = dialled + seen
-	}
-	return nil
 }
 
 // few joins the lists for Query.AnyOf, unless they are too long to be a gain.

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"net/netip"
 	"strings"
 	"time"
 
@@ -80,10 +79,10 @@ func printReport(w io.Writer, r agent.Report) error {
 	}
 	fmt.Fprintln(w)
 	var translations []nat.Translation
-	flows := map[netip.Addr]int{}
+	flows := []int{}
 	for _, t := range r.Translations {
 		translations = append(translations, t.Translation)
-		flows[t.Public] = t.Flows
+		flows = append(flows, t.Flows)
 	}
 	if err := printTables(w, translations, flows, r.Verdicts); err != nil {
 		return err

@@ -13,22 +13,22 @@ import (
 	"github.com/natplane/natplane/nat"
 )
 
-// printTables shows translations, with the number of their flows where it is known, and verdicts.
-func printTables(w io.Writer, translations []nat.Translation, flows map[netip.Addr]int, verdicts []nat.Verdict) error {
+// printTables shows translations, with the number of the flows of each where that is known (not nil), and verdicts.
+func printTables(w io.Writer, translations []nat.Translation, flows []int, verdicts []nat.Verdict) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	header := "PUBLIC\tMETHOD\tBACKEND\tPORTS\tPRIMARY\tOWNER"
 	if flows != nil {
 		header += "\tFLOWS"
 	}
 	fmt.Fprintln(t, header)
-	for _, tr := range translations {
+	for i, tr := range translations {
 		backend := "-"
 		if tr.Backend.IsValid() {
 			backend = tr.Backend.String()
 		}
 		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s", tr.Public, tr.Method, backend, ports(tr), yes(tr.Primary), tr.Owner)
 		if flows != nil {
-			fmt.Fprintf(t, "\t%d", flows[tr.Public])
+			fmt.Fprintf(t, "\t%d", flows[i])
 		}
 		fmt.Fprintln(t)
 	}
