@@ -57,6 +57,11 @@ func runAgent(ctx context.Context, args []string, stdio stdio) error {
 	if flags.manifests != "" && flags.kubeconfig != "" {
 		return usagef("--manifests and --kubeconfig exclude each other")
 	}
+	if flags.http != "" {
+		if err := checkAddress(flags.http); err != nil {
+			return err
+		}
+	}
 	policy, err := flags.policy.config()
 	if err != nil {
 		return err

@@ -7,11 +7,24 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"strconv"
 	"strings"
 	"syscall"
 
 	"golang.org/x/sys/unix"
 )
+
+// checkAddress finds a slip in --http-address before anything is done; whether it can be listened on shows later.
+func checkAddress(address string) error {
+	_, port, err := net.SplitHostPort(address)
+	if err == nil {
+		_, err = strconv.ParseUint(port, 10, 16)
+	}
+	if err != nil {
+		return usagef("--http-address %q: want HOST:PORT", address)
+	}
+	return nil
+}
 
 // listen opens the HTTP address even while no interface has it (man 7 ip, IP_FREEBIND): translation must not depend on a loopback
 // interface that is down, as it is in a fresh network namespace.

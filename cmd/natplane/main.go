@@ -11,6 +11,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 
 	"github.com/spf13/pflag"
@@ -92,7 +93,8 @@ func run(ctx context.Context, args []string, io stdio) int {
 func usage(w io.Writer) {
 	fmt.Fprintln(w, "natplane gives virtual machines and pods their public addresses with stateful NAT in nftables.\n\nCommands:")
 	for _, c := range commands() {
-		fmt.Fprintf(w, "  natplane %-8s %s\n  %s%s\n", c.name, c.arguments, "                  ", c.summary)
+		line := fmt.Sprintf("  natplane %-8s %s", c.name, c.arguments)
+		fmt.Fprintf(w, "%s\n%20s%s\n", strings.TrimRight(line, " "), "", c.summary)
 	}
 	fmt.Fprintln(w, "\nnatplane COMMAND --help lists the flags of a command.")
 }

@@ -128,13 +128,37 @@ func TestPlanForANodeThatIsNotThere(t *testing.T) {
 	require.Empty(t, natplane(t, "", "plan", "-f", "-", "--node-name", "node-A").err, "without Node objects no name is wrong")
 }
 
+// Under policy Cluster a plan believes the manifests, or asks for the word of the other node's agent as an agent in a cluster does.
+func TestPlanTrustsSlicesUnlessTold(t *testing.T) {
+	const spread = `
+apiVersion: v1
+kind: Service
+metadata: {name: web, namespace: a, labels: {service.kubernetes.io/service-proxy-name: natplane}, annotations: {networking.cozystack.io/wholeIP: "true"}}
+spec: {type: LoadBalancer, externalTrafficPolicy: Cluster}
+status: {loadBalancer: {ingress: [{ip: 203.0.113.10}]}}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: web, namespace: a, labels: {kubernetes.io/service-name: web}}
+addressType: IPv4
+endpoints: [{addresses: [10.244.2.10], nodeName: node-b}]
+`
+	require.Contains(t, natplane(t, spread, "plan", "-f", "-", "--node-name", "node-a").out, "203.0.113.10 to 10.244.2.10")
+	r := natplane(t, spread, "plan", "-f", "-", "--node-name", "node-a", "--trust-slices=false")
+	require.Contains(t, r.out, "the agent of node node-b does not confirm")
+}
+
 func TestWrongUsage(t *testing.T) {
 	for name, args := range map[string][]string{
 		"no command":       {},
 		"unknown command":  {"frobnicate"},
 		"unknown flag":     {"plan", "--frobnicate"},
 		"no file":          {"plan", "--node-name", "n"},
+		"two files":        {"plan", "--node-name", "n", "-f", examples, "-f", examples},
 		"no node":          {"plan", "-f", examples},
+		"no port":          {"agent", "--node-name", "n", "--manifests", "d", "--http-address", "127.0.0.1"},
+		"port of a name":   {"status", "--http-address", "localhost:metrics"},
+		"port too high":    {"agent", "--node-name", "n", "--manifests", "d", "--http-address", "127.0.0.1:99999"},
 		"bad output":       {"plan", "-f", examples, "--node-name", "n", "-o", "xml"},
 		"bad prefix":       {"plan", "-f", examples, "--node-name", "n", "--cluster-cidr", "10.0.0.0/33"},
 		"mapped prefix":    {"plan", "-f", examples, "--node-name", "n", "--public-cidr", "::ffff:10.0.0.0/104"},

@@ -19,14 +19,17 @@ func runPlan(_ context.Context, args []string, stdio stdio) error {
 	fs := pflag.NewFlagSet("plan", pflag.ContinueOnError)
 	var policy policyFlags
 	policy.register(fs)
-	path := fs.StringP("filename", "f", "", "file or directory of manifests, - for the standard input (required)")
+	paths := fs.StringArrayP("filename", "f", nil, "file or directory of manifests, - for the standard input (required)")
+	trust := fs.Bool("trust-slices", true, "under externalTrafficPolicy Cluster, believe EndpointSlices about machines of other nodes, "+
+		"as an agent with --manifests; false: only what the agents there vouch for, as an agent of a cluster")
 	output := outputFlag(fs)
 	if err := parse(fs, args, stdio); err != nil {
 		return err
 	}
-	if *path == "" {
-		return usagef("-f is missing: name a file or directory of manifests")
+	if len(*paths) != 1 || (*paths)[0] == "" {
+		return usagef("-f has to name one file or directory of manifests")
 	}
+	path := (*paths)[0]
 	if err := checkOutput(*output); err != nil {
 		return err
 	}
@@ -34,7 +37,8 @@ func runPlan(_ context.Context, args []string, stdio stdio) error {
 	if err != nil {
 		return err
 	}
-	objects, problems, err := readManifests(*path, stdio.in)
+	config.VouchedOnly = !*trust
+	objects, problems, err := readManifests(path, stdio.in)
 	if err != nil {
 		return err
 	}
@@ -50,7 +54,7 @@ func runPlan(_ context.Context, args []string, stdio stdio) error {
 		fmt.Fprintln(stdio.err, p)
 	}
 	if len(problems) > 0 {
-		return fmt.Errorf("%d problems in %s; the plan is that of the rest", len(problems), *path)
+		return fmt.Errorf("%d problems in %s; the plan is that of the rest", len(problems), path)
 	}
 	return nil
 }

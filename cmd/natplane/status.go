@@ -30,6 +30,9 @@ func runStatus(ctx context.Context, args []string, stdio stdio) error {
 	if err := checkOutput(*output); err != nil {
 		return err
 	}
+	if err := checkAddress(*address); err != nil {
+		return err
+	}
 	report, err := fetchReport(ctx, *address)
 	if err != nil {
 		return err
