@@ -49,13 +49,16 @@ func startAgent(t *testing.T, config *rest.Config, node string) *agent {
 	var err error
 	a.source, err = cluster.Open(cluster.Options{Config: a.tap.tapped(config), Node: node, ProxyNames: nat.DefaultProxyNames()})
 	require.NoError(t, err)
-	reporter := status.New(status.Options{Client: a.source.Client(), Services: a.source, Node: node})
+	services := status.Options{Client: a.source.Client(), Services: a.source, Node: node}
+	reporter := status.Together{
+		Services: status.New(services),
+		Vouches:  status.NewVoucher(services),
+		Shards:   status.NewShardReporter(status.ShardOptions{Client: a.source.ShardClient(), Events: a.source.Client(), Shards: a.source, Node: node}),
+	}
 	a.source.OnObserved(reporter.Observe)
-	shards := status.NewShardReporter(status.ShardOptions{Client: a.source.ShardClient(), Events: a.source.Client(), Shards: a.source, Node: node})
-	a.source.OnShardObserved(shards.Observe)
-	both := status.Together{Services: reporter, Shards: shards}
+	a.source.OnShardObserved(reporter.Shards.Observe)
 	stops := []func(){
-		background(t, a.source.Run), background(t, both.Run), background(t, func(ctx context.Context) { a.judge(ctx, node, both) }),
+		background(t, a.source.Run), background(t, reporter.Run), background(t, func(ctx context.Context) { a.judge(ctx, node, reporter) }),
 	}
 	a.stop = func() {
 		for _, stop := range stops {
