@@ -14,7 +14,8 @@ const (
 	startGCPercent = 400
 	// startMemory is what the garbage of a start may fill, in bytes: some 10,000 machines start within it.
 	startMemory = 160 << 20
-	// largeGCPercent is for a start of which more than that lives: garbage may be as much as what lives.
+	// largeGCPercent is for a start of which more than half of that lives: garbage may be as much as what lives. The bound holds more than the
+	// heap, and what it left to a heap of two thirds was no more than lived.
 	largeGCPercent = 100
 	// liveLook is how often the live heap is looked at; collections that change it are further apart.
 	liveLook = 10 * time.Millisecond
@@ -57,7 +58,7 @@ func outgrows(memory int64, done <-chan struct{}) bool {
 			return false
 		case <-tick.C:
 		}
-		if metrics.Read(live); live[0].Value.Uint64() > uint64(memory)*2/3 {
+		if metrics.Read(live); live[0].Value.Uint64() > uint64(memory)/2 {
 			return true
 		}
 	}
