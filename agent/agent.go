@@ -79,7 +79,9 @@ func New(o Options) (*Agent, error) {
 }
 
 func (a *Agent) open() (err error) {
-	if a.node, err = node.Open(node.Options{NetNS: a.options.NetNS, Uplinks: a.options.Uplinks, Log: a.log}); err != nil {
+	if a.node, err = node.Open(node.Options{
+		NetNS: a.options.NetNS, Uplinks: a.options.Uplinks, Tenants: a.options.Policy.Tenants, Log: a.log,
+	}); err != nil {
 		return err
 	}
 	table := nft.Options{

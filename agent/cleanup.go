@@ -8,7 +8,6 @@ import (
 	"fmt"
 
 	"github.com/natplane/natplane/conntrack"
-	"github.com/natplane/natplane/nat"
 	"github.com/natplane/natplane/nft"
 	"github.com/natplane/natplane/node"
 )
@@ -42,7 +41,7 @@ func Cleanup(ctx context.Context, netns int) (removed Removed, err error) {
 		return removed, err
 	}
 
-	if err := n.KeepTenantRules(nat.Tenants{}); err != nil {
+	if err := n.KeepTenantRules(nil); err != nil {
 		return removed, err
 	}
 	if _, err := table.RemoveTenants(); err != nil {

@@ -112,7 +112,7 @@ func (a *Agent) Report(ctx context.Context) (Report, error) {
 		pairs = append(pairs, pairOf(t))
 	}
 	flows, flowErr := conntrack.Count(ctx, a.flows, pairs)
-	drops, dropErr := a.table.Counters()
+	drops, dropErr := a.drops()
 	shards, shardErr := a.shardReports(ctx)
 	tracking, trackErr := a.conntrackReport(ctx)
 	warnings, warnErr := a.node.Warnings()
@@ -148,6 +148,16 @@ func (a *Agent) Report(ctx context.Context) (Report, error) {
 // pairOf tells the flows of a translation from those of others: port lists of several machines may share an address.
 func pairOf(t nat.Translation) conntrack.Pair {
 	return conntrack.Pair{Public: t.Public, Inside: t.Backend}
+}
+
+// drops are the counters of both tables.
+func (a *Agent) drops() ([]nft.Counter, error) {
+	drops, err := a.table.Counters()
+	if err != nil {
+		return drops, err
+	}
+	more, err := a.tenants.Counters()
+	return append(drops, more...), err
 }
 
 // serve answers on the listener until ctx ends.

@@ -50,7 +50,9 @@ type loop struct {
 	// unsure is true when the kernel has to be read before anything is written: at the start and after any trouble.
 	unsure bool
 	// former is what the audit of the next success has to look for.
-	former  former
+	former former
+	// closed are the interfaces of tenants that the log knows to be closed, and why.
+	closed  map[string]string
 	backoff backoff
 	waiting bool
 	// programmed tells of the first success; nil afterwards.
@@ -67,7 +69,7 @@ func newLoop(a *Agent) *loop {
 		programmed: a.options.Programmed,
 		facts:      make(chan struct{}, 1), audited: a.audited, queries: make(chan func()),
 		health: &health{}, passes: newPassMetrics(),
-		former: former{},
+		former: newFormer(),
 		unsure: true,
 	}
 }
@@ -228,9 +230,8 @@ func (l *loop) program(delta nat.Delta) (nft.Result, error) {
 		return nft.Result{}, err
 	}
 	if !l.unsure {
-		result, err := l.table.Apply(delta)
+		result, err := l.apply(delta)
 		if err == nil {
-			l.auditor.Commit(delta)
 			return result, nil
 		}
 		l.passes.failures.Inc()
@@ -244,25 +245,15 @@ func (l *loop) program(delta nat.Delta) (nft.Result, error) {
 	if err != nil {
 		return result, err
 	}
-	if err := l.keepTenants(); err != nil {
+	if err := l.openTenants(state.Host, l.tenants.Sync); err != nil {
 		return result, err
 	}
 	l.unsure = false
 	// Whatever happened in between, also to an agent that died before its audit was done: every flow is looked at once.
-	l.auditor.Reset(state, conntrack.Look{Everything: true, Addresses: l.former.take(), Parted: result.Parted})
+	look := l.former.take()
+	look.Parted = result.Parted
+	l.auditor.Reset(state, look)
 	return result, nil
-}
-
-// keepTenants makes what leads replies back to tenants; without tenants it removes what an agent with some left behind.
-func (l *loop) keepTenants() error {
-	if err := l.node.KeepTenantRules(l.config.Tenants); err != nil {
-		return err
-	}
-	changed, err := l.tenants.Sync()
-	if err == nil && changed {
-		l.log.Info("programmed tenants", "tenants", len(l.config.Tenants.List))
-	}
-	return err
 }
 
 // settled says what a successful pass changed, to the log and to the objects.

@@ -78,7 +78,7 @@ func (c *kernelCollector) Collect(out chan<- prometheus.Metric) {
 	c.collectHealth(out)
 	c.collectAudit(out)
 	c.collectShard(out)
-	counters, err := c.agent.table.Counters()
+	counters, err := c.agent.drops()
 	if err != nil {
 		return // the scrape goes on without them; programming reports a table that cannot be read
 	}

@@ -30,7 +30,7 @@ type overlapping struct {
 }
 
 func twoTenants() nat.Tenants {
-	return nat.Tenants{MarkMask: nat.DefaultTenantMarkMask, List: []nat.Tenant{{Interface: "v-ta", Table: 100}, {Interface: "v-tb", Table: 200}}}
+	return nat.Tenants{MarkMask: nat.DefaultTenantMarkMask, Flags: []nat.TenantFlag{{Interface: "v-ta", Table: 100}, {Interface: "v-tb", Table: 200}}}
 }
 
 func withTenants(o *agent.Options) { o.Policy.Tenants = twoTenants() }

@@ -100,6 +100,7 @@ func (once) Public(a netip.Addr) bool {
 	return netip.MustParsePrefix("203.0.113.0/24").Contains(a) || netip.MustParsePrefix("2001:db8:203::/64").Contains(a)
 }
 func (o once) StoodFor(public, _ netip.Addr) bool { return o.Public(public) }
+func (once) Tenant(uint16) bool                   { return false }
 
 // legal lists the flows of the cast that a state would create, sorted.
 func (c cast) legal(state nat.State) []string {

@@ -100,6 +100,8 @@ type Look struct {
 	Parted map[netip.Addr][]netip.Addr
 	// Backends are backends whose own connections are to be looked at.
 	Backends []netip.Addr
+	// Zones are those of former tenants.
+	Zones []uint16
 }
 
 // Reset replaces the whole state, after a full programming. What was pending
@@ -119,6 +121,9 @@ func (a *Auditor) Reset(s nat.State, look Look) {
 	}
 	for _, addr := range look.Backends {
 		a.add(backendOf(addr), memory{}, now)
+	}
+	for _, zone := range look.Zones {
+		a.add(zoneOf(zone), memory{}, now)
 	}
 	a.mu.Unlock()
 	a.kick()

@@ -104,7 +104,7 @@ func (x *Index) isShardSource(a netip.Addr) bool { return within(x.shardSources,
 
 // knowsTenant reports whether replies to a zone find their way. 0 is no tenant's.
 func (x *Index) knowsTenant(zone uint16) bool {
-	return zone == 0 || slices.ContainsFunc(x.host.Tenants, func(t nat.Tenant) bool { return t.Table == zone })
+	return zone == 0 || slices.Contains(x.host.TenantTables, zone)
 }
 
 // isLocal reports whether a connection from the address can have begun on this

@@ -19,6 +19,7 @@ const (
 	// every flow.
 	rangeTarget
 	shardSourcesTarget
+	zoneTarget
 	everythingTarget
 )
 
@@ -27,11 +28,19 @@ type target struct {
 	kind targetKind
 	// span is one address but for a rangeTarget.
 	span nat.Range
+	// zone is that of a zoneTarget.
+	zone uint16
 }
 
-func publicOf(a netip.Addr) target { return target{publicTarget, nat.Range{From: a, To: a}} }
+func publicOf(a netip.Addr) target {
+	return target{kind: publicTarget, span: nat.Range{From: a, To: a}}
+}
 
-func backendOf(a netip.Addr) target { return target{backendTarget, nat.Range{From: a, To: a}} }
+func backendOf(a netip.Addr) target {
+	return target{kind: backendTarget, span: nat.Range{From: a, To: a}}
+}
+
+func zoneOf(zone uint16) target { return target{kind: zoneTarget, zone: zone} }
 
 // searches returns the queries that find all flows of the target; none means
 // that every flow has to be looked at.
@@ -96,6 +105,7 @@ func affected(d nat.Delta, add func(target, memory)) {
 		affectedByCluster(before, after, add)
 		affectedByShard(before, after, add)
 		affectedByIdleShards(before, after, add)
+		affectedByTenants(before, after, add)
 	}
 }
 
@@ -111,10 +121,10 @@ func hostOf(h *nat.Host) *nat.Host {
 func affectedByCluster(before, after *nat.Host, add func(target, memory)) {
 	added, gone := sorted(after.Cluster), sorted(before.Cluster)
 	for _, r := range difference(added, gone) {
-		add(target{rangeTarget, r}, memory{})
+		add(target{kind: rangeTarget, span: r}, memory{})
 	}
 	for _, r := range difference(gone, added) {
-		add(target{rangeTarget, r}, memory{})
+		add(target{kind: rangeTarget, span: r}, memory{})
 	}
 }
 
@@ -159,6 +169,15 @@ func affectedByIdleShards(before, after *nat.Host, add func(target, memory)) {
 	}
 }
 
+// affectedByTenants adds the zones of tenants that are gone.
+func affectedByTenants(before, after *nat.Host, add func(target, memory)) {
+	for _, zone := range before.TenantTables {
+		if !slices.Contains(after.TenantTables, zone) {
+			add(zoneOf(zone), memory{})
+		}
+	}
+}
+
 func sameTranslation(a, b *nat.Address) bool {
 	return a.Hosted == b.Hosted && a.Elsewhere == b.Elsewhere &&
 		sameForward(a.Whole, b.Whole) && sameForward(a.Echo, b.Echo) &&
@@ -194,6 +213,7 @@ type scope struct {
 	public       map[netip.Addr]memory
 	backends     map[netip.Addr]struct{}
 	ranges       []nat.Range
+	zones        []uint16
 	shardSources bool
 	everything   bool
 }
@@ -206,6 +226,8 @@ func (s *scope) add(t target, m memory) {
 		s.backends[t.span.From] = struct{}{}
 	case rangeTarget:
 		s.ranges = append(s.ranges, t.span)
+	case zoneTarget:
+		s.zones = append(s.zones, t.zone)
 	case shardSourcesTarget:
 		s.shardSources = true
 	case everythingTarget:
@@ -225,10 +247,13 @@ func (s *scope) StoodFor(public, backend netip.Addr) bool {
 	return ok && (m.unknown || slices.Contains(m.backends, backend))
 }
 
+// Tenant implements Former.
+func (s *scope) Tenant(zone uint16) bool { return slices.Contains(s.zones, zone) }
+
 // touches reports whether the flow is one to look at. It only keeps a pass over
 // all flows from judging what did not change.
 func (s *scope) touches(x *Index, f Flow) bool {
-	if s.everything || s.Public(f.Orig.Dst) || s.Public(f.Reply.Dst) {
+	if s.everything || s.Public(f.Orig.Dst) || s.Public(f.Reply.Dst) || s.Tenant(f.Orig.Zone) {
 		return true
 	}
 	if _, ok := s.backends[f.Orig.Src]; ok {

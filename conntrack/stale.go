@@ -39,6 +39,9 @@ const (
 	InCluster
 	// Borrowed: from the node's own side, with a public address as its source.
 	Borrowed
+	// Orphaned: of a tenant that is gone; its replies would go to whoever has
+	// the address in the main table.
+	Orphaned
 
 	verdicts
 )
@@ -46,7 +49,7 @@ const (
 // String is the word that the log uses.
 func (v Verdict) String() string {
 	names := [verdicts]string{"legal", "released", "moved", "unlisted", "refused", "direct",
-		"unmasqueraded", "detached", "bare", "in-cluster", "borrowed"}
+		"unmasqueraded", "detached", "bare", "in-cluster", "borrowed", "orphaned"}
 	if v < verdicts {
 		return names[v]
 	}
@@ -54,10 +57,11 @@ func (v Verdict) String() string {
 }
 
 // Former tells what a state says no longer: whether the address was public
-// here, and whether it stood for the backend.
+// here, whether it stood for the backend, and whether the zone was a tenant's.
 type Former interface {
 	Public(a netip.Addr) bool
 	StoodFor(public, backend netip.Addr) bool
+	Tenant(zone uint16) bool
 }
 
 // Judge decides whether the committed state would create the flow. former may
@@ -69,6 +73,9 @@ func (x *Index) Judge(f Flow, former Former) Verdict {
 	if former == nil {
 		former = noFormer{}
 	}
+	if zone := f.Orig.Zone; !x.knowsTenant(zone) && former.Tenant(zone) {
+		return Orphaned
+	}
 	if v := x.judgeDestination(f, former); v != Legal {
 		return v
 	}
@@ -79,6 +86,7 @@ type noFormer struct{}
 
 func (noFormer) Public(netip.Addr) bool               { return false }
 func (noFormer) StoodFor(netip.Addr, netip.Addr) bool { return false }
+func (noFormer) Tenant(uint16) bool                   { return false }
 
 // judgeDestination looks at what was dialled and where it went.
 func (x *Index) judgeDestination(f Flow, former Former) Verdict {

@@ -194,12 +194,39 @@ func TestJudgeEchoOfAShard(t *testing.T) {
 func TestJudgeTenants(t *testing.T) {
 	eachFamily(t, func(t *testing.T, w world) {
 		s := w.state()
-		s.Host.Tenants = []nat.Tenant{{Interface: "ta0", Table: 100}}
+		s.Host.TenantTables = []uint16{100}
 		// The address is that of a machine, too.
 		f := w.flow("tcp 10.244.1.10:4000 192.0.2.1:80 192.0.2.1:80 203.0.113.200:4000")
 		for zone, want := range map[uint16]Verdict{0: Legal, 100: Legal, 200: Detached} {
 			f.Orig.Zone = zone
 			require.Equal(t, want, NewIndex(s).Judge(f, w.former()), "zone %d", zone)
 		}
+	})
+}
+
+// A tenant that is gone takes all its flows along, also those that stayed in the cluster; zones of others are none of ours.
+func TestTenantsThatAreGone(t *testing.T) {
+	eachFamily(t, func(t *testing.T, w world) {
+		before, after := w.state(), w.state()
+		before.Host.TenantTables, after.Host.TenantTables = []uint16{100, 200}, []uint16{200, 300}
+		former := newPass(nil).scope
+		affected(nat.Delta{Host: &nat.Change[nat.Host]{Old: &before.Host, New: &after.Host}}, former.add)
+		x := NewIndex(after)
+		for _, line := range []string{
+			"tcp 10.244.1.10:4000 192.0.2.1:80 192.0.2.1:80 203.0.113.200:4000",
+			"udp 10.244.1.10:4000 10.244.1.50:80 10.244.1.50:80 10.244.1.10:4000",
+		} {
+			f := w.flow(line)
+			for zone, want := range map[uint16]Verdict{100: Orphaned, 200: Legal, 300: Legal, 0: Legal} {
+				f.Orig.Zone = zone
+				require.Equal(t, want == Orphaned, former.touches(x, f), "zone %d of %s", zone, line)
+				require.Equal(t, want.String(), x.Judge(f, &former).String(), "zone %d of %s", zone, line)
+			}
+		}
+		f := w.flow("udp 10.244.1.10:4000 10.244.1.50:80 10.244.1.50:80 10.244.1.10:4000")
+		f.Orig.Zone = 400
+		require.Equal(t, Legal, x.Judge(f, &former), "in a zone of somebody else")
+		f.Orig.Zone, f.Zone = 0, 100
+		require.Equal(t, Legal, x.Judge(f, &former), "both directions are in the zone: no tenant of ours")
 	})
 }

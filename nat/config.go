@@ -45,7 +45,7 @@ type Config struct {
 	ShardEcho bool
 	// ShardPorts are the source ports of translated shard connections; the zero value leaves the choice to the kernel.
 	ShardPorts PortRange
-	// Tenants are the interfaces behind which shard sources may have equal addresses.
+	// Tenants say behind which interfaces shard sources may have equal addresses.
 	Tenants Tenants
 	// VouchedOnly has backends on other nodes, which this node translates to under externalTrafficPolicy Cluster, count only when the agent
 	// of their node vouches for them on the Service; otherwise EndpointSlices are believed.

@@ -70,6 +70,7 @@ func NewEngine(c Config, programmed map[netip.Addr][]netip.Addr) *Engine {
 func (e *Engine) Apply(batch Objects, facts Facts) Outcome {
 	e.makeRoom(batch)
 	d := &dirty{}
+	e.takeTenants(facts, d)
 	e.takeNodes(batch, facts, d)
 	e.takeServices(batch, d)
 	e.takePods(batch, d)

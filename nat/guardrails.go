@@ -15,11 +15,13 @@ type Facts struct {
 	Addresses []netip.Prefix
 	// Uplinks are the interfaces that lead to the outside, sorted.
 	Uplinks []string
+	// Tenants are the interfaces that --tenant-interface is about, sorted; see Tenants.Resolve.
+	Tenants []Tenant
 }
 
 // Equal reports whether both say the same.
 func (f Facts) Equal(o Facts) bool {
-	return slices.Equal(f.Addresses, o.Addresses) && slices.Equal(f.Uplinks, o.Uplinks)
+	return slices.Equal(f.Addresses, o.Addresses) && slices.Equal(f.Uplinks, o.Uplinks) && slices.Equal(f.Tenants, o.Tenants)
 }
 
 // guardrails are the addresses that must never be captured, and never stand for a workload.

@@ -28,7 +28,7 @@ func (e *Engine) takeNodes(batch Objects, facts Facts, d *dirty) {
 		return
 	}
 	// The caller may use its slices again: what the engine compares with later must not change under it.
-	e.facts = Facts{Addresses: slices.Clone(facts.Addresses), Uplinks: slices.Clone(facts.Uplinks)}
+	e.facts = Facts{Addresses: slices.Clone(facts.Addresses), Uplinks: slices.Clone(facts.Uplinks), Tenants: e.facts.Tenants}
 	before := e.rails
 	e.rails = newGuardrails(e.config, e.nodes, facts)
 	d.host = true

@@ -218,7 +218,7 @@ func (e *Engine) refusesShard(s *shard, a netip.Addr) string {
 func (e *Engine) settleShard(h *Host) {
 	here := e.shardsHere()
 	e.served = e.chooseShard(here)
-	h.Tenants = e.config.Tenants.List
+	e.settleTenants(h)
 	if e.hasShardRole(here) {
 		var sources []NamedRange
 		for _, p := range e.config.ShardCIDRs {

@@ -164,8 +164,10 @@ type Host struct {
 	// IdleShards are the addresses of EgressShards that are not translated here, those of other nodes for one, sorted. What arrives for them
 	// on an uplink would go back to the router (R12).
 	IdleShards []OwnedAddress
-	// Tenants are the interfaces behind which shard sources may have equal addresses, as they were given.
+	// Tenants are the interfaces behind which shard sources may have equal addresses, sorted.
 	Tenants []Tenant
+	// TenantTables are the routing tables, and with them the zones, of all tenants, sorted.
+	TenantTables []uint16
 }
 
 // Equal reports whether both ask the same of the kernel.
@@ -173,7 +175,8 @@ func (h Host) Equal(o Host) bool {
 	return h.IPv4 == o.IPv4 && h.IPv6 == o.IPv6 && slices.Equal(h.Cluster, o.Cluster) && slices.Equal(h.Masquerade, o.Masquerade) &&
 		slices.Equal(h.Uplinks, o.Uplinks) && slices.Equal(h.Workloads, o.Workloads) &&
 		slices.Equal(h.ShardSources, o.ShardSources) && h.Shard == o.Shard &&
-		slices.Equal(h.IdleShards, o.IdleShards) && slices.Equal(h.Tenants, o.Tenants)
+		slices.Equal(h.IdleShards, o.IdleShards) && slices.Equal(h.Tenants, o.Tenants) &&
+		slices.Equal(h.TenantTables, o.TenantTables)
 }
 
 // State is everything that the kernel of this node has to hold: a value, sorted, equal for equal objects in any order.

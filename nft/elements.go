@@ -158,7 +158,9 @@ func hostElements(es []element, h *nat.Host) ([]element, []error) {
 	es, errs = linkElements(es, errs, uplinkIf, h.Uplinks)
 	es, errs = linkElements(es, errs, workloadIf, h.Workloads)
 	for _, t := range h.Tenants {
-		es, errs = linkElements(es, errs, tenantIf, []string{t.Interface})
+		if !t.Outside { // closed ones are there before they open
+			es, errs = linkElements(es, errs, tenantIf, []string{t.Interface})
+		}
 	}
 	es, errs = nodeElements(es, errs, h)
 	for _, s := range h.IdleShards {

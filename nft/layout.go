@@ -75,6 +75,8 @@ type chain struct {
 type layout struct {
 	defs   []setDef
 	chains []chain
+	// sum is what the comment of each rule ends in; see layout.sign.
+	sum string
 }
 
 // newLayout returns the layout that this version of the package programs, with what the flags of the agent add to it.

@@ -4,6 +4,7 @@ package nft
 
 import (
 	"encoding/binary"
+	"net/netip"
 
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
@@ -115,11 +116,27 @@ func (f family) dialledIn(s setID) match {
 	return match{&expr.Ct{Key: f.ctDaddr, Register: reg1, Direction: expr.CtDirOriginal}, in(f.set(s), false)}
 }
 
+// translatedTo is `ct reply ip daddr a`: what the peer of the connection knows of its source.
+func (f family) translatedTo(a netip.Addr) match {
+	return match{
+		&expr.Ct{Key: f.ctDaddr, Register: reg1, Direction: expr.CtDirReply},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: reg1, Data: a.AsSlice()},
+	}
+}
+
 // notLocalSource is `fib saddr type != local`: the packet does not come from an address of this node.
 func notLocalSource() match {
 	return match{
 		&expr.Fib{Register: reg1, FlagSADDR: true, ResultADDRTYPE: true},
 		&expr.Cmp{Op: expr.CmpOpNeq, Register: reg1, Data: native(unix.RTN_LOCAL)},
+	}
+}
+
+// notRoutedOn is `fib daddr type != unicast`: the packet ends on this node, or goes to a group.
+func notRoutedOn() match {
+	return match{
+		&expr.Fib{Register: reg1, FlagDADDR: true, ResultADDRTYPE: true},
+		&expr.Cmp{Op: expr.CmpOpNeq, Register: reg1, Data: native(unix.RTN_UNICAST)},
 	}
 }
 
@@ -202,6 +219,9 @@ func equal(b byte) expr.Any { return &expr.Cmp{Op: expr.CmpOpEq, Register: reg1,
 func native(n uint32) []byte { return binary.NativeEndian.AppendUint32(nil, n) }
 
 func jump(chain string) match { return match{&expr.Verdict{Kind: expr.VerdictJump, Chain: chain}} }
+
+// goTo is `goto chain`: nothing after it is asked.
+func goTo(chain string) match { return match{&expr.Verdict{Kind: expr.VerdictGoto, Chain: chain}} }
 
 func accept() match { return match{&expr.Verdict{Kind: expr.VerdictAccept}} }
 

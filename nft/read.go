@@ -229,7 +229,9 @@ type Counter struct {
 }
 
 // Counters reads the counters of the rules that drop, sorted by chain and comment. It is empty without a table.
-func (t *Table) Counters() ([]Counter, error) {
+func (t *Table) Counters() ([]Counter, error) { return t.counters(t.kernelTable(), t.layout.chains) }
+
+func (t *Table) counters(table *nftables.Table, chains []chain) ([]Counter, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	c, err := t.connect()
@@ -238,8 +240,8 @@ func (t *Table) Counters() ([]Counter, error) {
 	}
 	type name struct{ chain, comment string }
 	sums := make(map[name]Counter)
-	for _, ch := range t.layout.chains {
-		rules, err := readRules(c, ch.kernelChain(t.kernelTable()))
+	for _, ch := range chains {
+		rules, err := readRules(c, ch.kernelChain(table))
 		if isMissing(err) {
 			continue
 		}

@@ -81,8 +81,8 @@ type Table struct {
 	changed chan struct{}
 	// events is nil where the table is owned.
 	events *netlink.Conn
-	// port is the netlink port that our transactions come from.
-	port atomic.Uint32
+	// port is the netlink port that our transactions come from, tenantPort that of the other table's.
+	port, tenantPort atomic.Uint32
 
 	// rider adds to the next transaction; see TakeOver.
 	rider func(*conn) error

@@ -5,6 +5,8 @@ package nft
 import (
 	"errors"
 	"fmt"
+	"strings"
+	"sync"
 
 	"github.com/google/nftables"
 	"github.com/mdlayher/netlink"
@@ -13,64 +15,105 @@ import (
 	"github.com/natplane/natplane/nat"
 )
 
-// tenantTable exists only while there are tenants. It is apart from the other table because the library cannot write its one kind of
-// expression (see zonePlaceholder), and so that nothing of it costs a node without tenants anything.
+// tenantTable exists only while there are flags of tenants. It is apart from the other table because the library cannot write its one kind
+// of expression (see zonePlaceholder), and so that nothing of it costs a node without tenants anything.
 const tenantTable = "natplane_tenants"
 
-// Tenants keeps the table of tenants. It is not safe for concurrent use.
+// Tenants keeps the table of tenants. One goroutine may change it, any may ask for its counters.
 type Tenants struct {
 	// main is asked for what the kernel holds.
-	main    *Table
-	tenants nat.Tenants
-	flags   nftables.TableFlags
+	main   *Table
+	config nat.Tenants
+	flags  nftables.TableFlags
 	// sock writes, and owns the table.
 	sock *netlink.Conn
+
+	mu sync.Mutex
+	// written is what the kernel was given; without chains it is not known.
+	written layout
 }
 
 // Tenants returns the keeper of the table of tenants. Nothing is written yet.
-func (t *Table) Tenants(tenants nat.Tenants) *Tenants {
-	return &Tenants{main: t, tenants: tenants, flags: t.flags}
+func (t *Table) Tenants(config nat.Tenants) *Tenants {
+	return &Tenants{main: t, config: config, flags: t.flags}
 }
 
 // Close gives the ownership back; the table stays.
 func (t *Tenants) Close() error {
+	t.setWritten(layout{})
 	if t.sock == nil {
 		return nil
 	}
 	sock := t.sock
 	t.sock = nil
+	t.main.tenantPort.Store(0)
 	return sock.Close()
 }
 
-// Sync makes the table what the tenants ask for, in one transaction, and reports whether it was something else.
-func (t *Tenants) Sync() (changed bool, err error) {
-	if t.tenants.None() {
+// Sync makes the table what the host's record asks for, whatever it is now, in one transaction, and reports whether it was something else.
+func (t *Tenants) Sync(h nat.Host) (changed bool, err error) {
+	if t.config.None() {
 		return t.main.RemoveTenants()
 	}
 	if t.sock == nil {
 		if t.sock, err = netlink.Dial(unix.NETLINK_NETFILTER, &netlink.Config{NetNS: t.main.netns}); err != nil {
 			return false, fmt.Errorf("nftables socket: %w", err)
 		}
+		t.main.tenantPort.Store(t.sock.PID())
 	}
 	// Takes a table that a process which is gone left behind. With other flags it cannot be taken, and is made anew below.
 	err = t.send(func(c *nftables.Conn) error { c.AddTable(t.table()); return nil })
 	if err != nil && !errors.Is(err, unix.EOPNOTSUPP) {
 		return false, t.fail(err)
 	}
-	layout := newTenantLayout(t.tenants)
+	layout := newTenantLayout(t.config, h)
 	same, err := t.holds(layout)
-	if err != nil || same {
+	if err != nil {
 		return false, err
 	}
-	err = t.send(func(c *nftables.Conn) error {
+	if same {
+		t.setWritten(layout)
+		return false, nil
+	}
+	return true, t.write(layout)
+}
+
+// Apply is Sync for a table that this keeper wrote and that nobody changed: nothing is read, and nothing sent when nothing differs.
+func (t *Tenants) Apply(h nat.Host) (changed bool, err error) {
+	before := t.lastWritten()
+	if t.config.None() || len(before.chains) == 0 {
+		return t.Sync(h)
+	}
+	layout := newTenantLayout(t.config, h)
+	if layout.sum == before.sum {
+		return false, nil
+	}
+	return true, t.write(layout)
+}
+
+func (t *Tenants) write(l layout) error {
+	err := t.send(func(c *nftables.Conn) error {
 		c.DelTable(t.table())
 		c.AddTable(t.table())
-		return layout.queue(c, t.table())
+		return l.queue(c, t.table())
 	})
 	if err != nil {
-		return false, t.fail(err)
+		return t.fail(err)
 	}
-	return true, nil
+	t.setWritten(l)
+	return nil
+}
+
+func (t *Tenants) setWritten(l layout) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.written = l
+}
+
+func (t *Tenants) lastWritten() layout {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.written
 }
 
 // fail drops the connection, so that nothing of this exchange meets the next one.
@@ -84,6 +127,19 @@ func (t *Tenants) fail(err error) error {
 
 func (t *Tenants) table() *nftables.Table {
 	return &nftables.Table{Name: tenantTable, Family: nftables.TableFamilyINet, Flags: t.flags}
+}
+
+// Counters reads the counters of the rules that drop, as those of the other table are. They begin anew whenever the table is written.
+func (t *Tenants) Counters() ([]Counter, error) {
+	l := t.lastWritten()
+	if len(l.chains) == 0 {
+		return nil, nil
+	}
+	counters, err := t.main.counters(t.table(), l.chains)
+	for i := range counters {
+		counters[i].Comment = strings.TrimSuffix(counters[i].Comment, l.sum)
+	}
+	return counters, err
 }
 
 // RemoveTenants removes the table of tenants and reports whether there was one.
@@ -116,7 +172,7 @@ func (t *Table) RemoveTenants() (bool, error) {
 }
 
 // holds reports whether the kernel has the table as it was written: every rule carries a sum of the layout in its comment, and nobody else
-// may change an owned table. One that is not owned is written anew each time.
+// may change an owned table. Where it is not owned a rule may be another one with the same comment, so it does not count there.
 func (t *Tenants) holds(l layout) (bool, error) {
 	if t.flags == 0 {
 		return false, nil

@@ -16,8 +16,8 @@ import (
 // Changed returns the channel that Watch signals on. Signals coalesce: one stands for any number of changes.
 func (t *Table) Changed() <-chan struct{} { return t.changed }
 
-// Watch signals on Changed when anybody but this Table changed the table since Open, until the context ends. After a signal
-// a Sync is due. A signal without a change is possible, when the kernel had to drop events or after an error of this Table.
+// Watch signals on Changed when anybody but this Table changed the table, or that of tenants, since Open, until the context ends. After a
+// signal a Sync of both is due. A signal without a change is possible, when the kernel had to drop events or after an error of this Table.
 // Where the table has an owner nobody else can change it, and Watch only waits. It may be called once.
 func (t *Table) Watch(ctx context.Context) error {
 	if t.events == nil {
@@ -26,7 +26,7 @@ func (t *Table) Watch(ctx context.Context) error {
 	}
 	stop := context.AfterFunc(ctx, func() { _ = t.events.Close() })
 	defer stop()
-	foreign := false
+	foreign := ""
 	for {
 		messages, err := t.events.Receive()
 		switch {
@@ -64,35 +64,42 @@ func (t *Table) signal() {
 	}
 }
 
-// event looks at one event, and returns whether a transaction of somebody else changed our table. The event of the new
-// generation ends a transaction and names the process.
-func (t *Table) event(m *netlink.Message, foreign bool) bool {
+// event looks at one event, and returns which table of ours a transaction of somebody else changed, or "". The event of the new generation
+// ends a transaction and names the process.
+func (t *Table) event(m *netlink.Message, foreign string) string {
 	const generation = unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_NEWGEN
 	if m.Header.Type == generation {
-		if foreign {
+		if foreign != "" {
 			pid, name := attribute(m.Data, unix.NFTA_GEN_PROC_PID), attribute(m.Data, unix.NFTA_GEN_PROC_NAME)
 			if len(pid) == 4 {
-				t.log.Info("nftables: another process changed the table", "table", tableName,
+				t.log.Info("nftables: another process changed the table", "table", foreign,
 					"process", string(bytes.TrimRight(name, "\x00")), "pid", binary.BigEndian.Uint32(pid))
 			}
 		}
-		return false
+		return ""
 	}
-	if m.Header.PID == t.port.Load() || !aboutTable(m.Data) {
+	if port := m.Header.PID; port == t.port.Load() || port != 0 && port == t.tenantPort.Load() { // 0 is the kernel itself, or no port yet
+		return foreign
+	}
+	name := aboutTable(m.Data)
+	if name == "" {
 		return foreign
 	}
 	t.signal()
-	return true
+	return name
 }
 
-// aboutTable reports whether an event is about our table or something in it. All of them give the family in the header and
-// the table in attribute 1.
-func aboutTable(data []byte) bool {
+// aboutTable returns which table of ours an event is about, it or something in it; "" for others. All events give the family in the header
+// and the table in attribute 1.
+func aboutTable(data []byte) string {
 	if len(data) == 0 || data[0] != unix.NFPROTO_INET {
-		return false
+		return ""
 	}
-	name := attribute(data, unix.NFTA_TABLE_NAME)
-	return len(name) == len(tableName)+1 && string(name[:len(tableName)]) == tableName
+	switch name := string(bytes.TrimSuffix(attribute(data, unix.NFTA_TABLE_NAME), []byte{0})); name {
+	case tableName, tenantTable:
+		return name
+	}
+	return ""
 }
 
 // attribute returns the value of an attribute of an nftables message, nil when it has none.

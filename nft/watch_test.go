@@ -89,10 +89,11 @@ func TestEventsThatAreNotOurs(t *testing.T) {
 		"attribute too long": {1, 0, 0, 0, 200, 0, 1, 0, 'n'},
 		"longer name":        append([]byte{1, 0, 0, 0, 14, 0, 1, 0}, "natplane2\x00\x00\x00"...),
 	} {
-		require.False(t, aboutTable(data), name)
+		require.Empty(t, aboutTable(data), name)
 	}
-	require.True(t, aboutTable(append([]byte{1, 0, 0, 0, 13, 0, 1, 0}, "natplane\x00\x00\x00\x00"...)))
-	require.True(t, aboutTable(append([]byte{1, 0, 0, 0, 6, 0, 9, 0, 1, 2, 0, 0, 13, 0, 1, 0}, "natplane\x00\x00\x00\x00"...)), "not first")
+	require.Equal(t, tableName, aboutTable(append([]byte{1, 0, 0, 0, 13, 0, 1, 0}, "natplane\x00\x00\x00\x00"...)))
+	require.Equal(t, tableName, aboutTable(append([]byte{1, 0, 0, 0, 6, 0, 9, 0, 1, 2, 0, 0, 13, 0, 1, 0}, "natplane\x00\x00\x00\x00"...)), "not first")
+	require.Equal(t, tenantTable, aboutTable(append([]byte{1, 0, 0, 0, 21, 0, 1, 0}, "natplane_tenants\x00\x00\x00\x00"...)))
 }
 
 // What happened between Open and Watch is not lost.

@@ -19,12 +19,13 @@ import (
 // The library knows `ct zone`, but cannot say of which direction. It can for the address, so that is what rules ask for, and the request is
 // corrected on its way. Remove when expr.Ct sends the direction with CtKeyZONE.
 
-// loadZone is `ct original zone`, setZone `ct original zone set`.
-func loadZone(reg uint32) match   { return match{zonePlaceholder(reg, false)} }
-func setZone(reg uint32) expr.Any { return zonePlaceholder(reg, true) }
+// loadZone is `ct original zone`, loadReplyZone `ct reply zone`, setZone `ct original zone set`.
+func loadZone(reg uint32) match      { return match{zonePlaceholder(reg, expr.CtDirOriginal, false)} }
+func loadReplyZone(reg uint32) match { return match{zonePlaceholder(reg, expr.CtDirReply, false)} }
+func setZone(reg uint32) expr.Any    { return zonePlaceholder(reg, expr.CtDirOriginal, true) }
 
-func zonePlaceholder(reg uint32, set bool) *expr.Ct {
-	return &expr.Ct{Key: expr.CtKeySRC, Direction: expr.CtDirOriginal, Register: reg, SourceRegister: set}
+func zonePlaceholder(reg, direction uint32, set bool) *expr.Ct {
+	return &expr.Ct{Key: expr.CtKeySRC, Direction: direction, Register: reg, SourceRegister: set}
 }
 
 // correct puts the zone in the place of the placeholders, and has nft read the anonymous sets as what they are: numbers and names in the byte
@@ -43,8 +44,8 @@ func correct(data []byte) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	for _, set := range []bool{false, true} {
-		from, err := expr.Marshal(unix.NFPROTO_INET, zonePlaceholder(reg1, set))
+	for _, placeholder := range []expr.Any{loadZone(reg1)[0], loadReplyZone(reg1)[0], setZone(reg1)} {
+		from, err := expr.Marshal(unix.NFPROTO_INET, placeholder)
 		if err != nil {
 			return nil, err
 		}

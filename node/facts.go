@@ -20,7 +20,8 @@ import (
 //
 // Addresses are those of all interfaces, each once. Left out are 127.0.0.0/8, ::1 and link-local ranges, which exist on every node;
 // whatever scope the administrator gave an address does not matter, as the kernel delivers all of them locally. Uplinks are the interfaces
-// of the unicast default routes of both families in the main table, or the fixed ones, whether they exist or not.
+// of the unicast default routes of both families in the main table, or the fixed ones, whether they exist or not. Tenants are the interfaces
+// that Options.Tenants match, with the table of each as VRFs and routing rules give it.
 type Facts = nat.Facts
 
 func (n *Node) readFacts() (Facts, error) {
@@ -34,7 +35,11 @@ func (n *Node) readFacts() (Facts, error) {
 			return Facts{}, fmt.Errorf("default routes: %w", err)
 		}
 	}
-	return Facts{Addresses: addresses, Uplinks: uplinks}, nil
+	tenants, err := n.readTenants(uplinks)
+	if err != nil {
+		return Facts{}, fmt.Errorf("interfaces of tenants: %w", err)
+	}
+	return Facts{Addresses: addresses, Uplinks: uplinks, Tenants: tenants}, nil
 }
 
 func (n *Node) readAddresses() ([]netip.Prefix, error) {

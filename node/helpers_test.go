@@ -82,7 +82,13 @@ func ipNet(p netip.Prefix) *net.IPNet {
 
 func (l *lab) open(t testing.TB, uplinks ...string) *node.Node {
 	t.Helper()
-	n, err := node.Open(node.Options{NetNS: l.ns.FD(), Uplinks: uplinks})
+	return l.openWith(t, node.Options{Uplinks: uplinks})
+}
+
+func (l *lab) openWith(t testing.TB, o node.Options) *node.Node {
+	t.Helper()
+	o.NetNS = l.ns.FD()
+	n, err := node.Open(o)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, n.Close()) })
 	return n
@@ -97,7 +103,12 @@ type running struct {
 
 func (l *lab) follow(t testing.TB, uplinks ...string) *running {
 	t.Helper()
-	r := &running{Node: l.open(t, uplinks...)}
+	return l.followWith(t, node.Options{Uplinks: uplinks})
+}
+
+func (l *lab) followWith(t testing.TB, o node.Options) *running {
+	t.Helper()
+	r := &running{Node: l.openWith(t, o)}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() {

@@ -27,6 +27,8 @@ type Options struct {
 	NetNS int
 	// Uplinks fixes the uplinks; by default they are the interfaces of the default routes.
 	Uplinks []string
+	// Tenants say which interfaces are tenants'.
+	Tenants nat.Tenants
 	// Log is silent while nothing changes; nil discards.
 	Log *slog.Logger
 }
@@ -37,11 +39,12 @@ type Node struct {
 	route *netlink.Handle
 	// dumps has strict checking (Linux 4.20), with which the kernel lists the one table that is asked for and not all, but refuses the
 	// flags with which package netlink asks for a single IPv6 route.
-	dumps *netlink.Handle
-	log   *slog.Logger
-	fixed []string
-	names *linkNames
-	work  *workloads
+	dumps   *netlink.Handle
+	log     *slog.Logger
+	fixed   []string
+	tenants nat.Tenants
+	names   *linkNames
+	work    *workloads
 
 	// again asks Run to look once more.
 	again chan struct{}
@@ -50,13 +53,15 @@ type Node struct {
 	facts Facts
 	// told is what the owner knows, from Open, TrackBackends and Run.
 	told answers
-	// tenants are those whose routing rules are kept; nil means that rules are no matter of ours yet.
-	tenants *nat.Tenants
+
+	rulesMu sync.Mutex
+	// rules are the routing rules that are kept; nil means that rules are no matter of ours yet.
+	rules *keptRules
 }
 
 // Open looks at the node once. Without Run the facts stay as they are.
 func Open(o Options) (*Node, error) {
-	n := &Node{log: o.Log, work: newWorkloads(), again: make(chan struct{}, 1)}
+	n := &Node{log: o.Log, tenants: o.Tenants, work: newWorkloads(), again: make(chan struct{}, 1)}
 	if n.log == nil {
 		n.log = slog.New(slog.DiscardHandler)
 	}

@@ -167,7 +167,8 @@ func (n *Node) tell() bool {
 	if now.facts.Equal(before.facts) && slices.Equal(now.workloads, before.workloads) {
 		return false
 	}
-	n.log.Info("node changed", "addresses", len(now.facts.Addresses), "uplinks", now.facts.Uplinks, "workloads", now.workloads)
+	n.log.Info("node changed", "addresses", len(now.facts.Addresses), "uplinks", now.facts.Uplinks, "workloads", now.workloads,
+		"tenants", len(now.facts.Tenants))
 	return true
 }
 

@@ -9,8 +9,6 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
-
-	"github.com/natplane/natplane/nat"
 )
 
 const (
@@ -31,44 +29,59 @@ type routingRule struct {
 	table      int
 }
 
-// KeepTenantRules makes the routing rules that lead replies back to tenants, removes those of ours that are no longer wanted, and puts them
-// right from then on while Run runs. Nobody else's rules are touched.
-func (n *Node) KeepTenantRules(t nat.Tenants) error {
-	n.mu.Lock()
-	n.tenants = &t
-	n.mu.Unlock()
+// keptRules are the tables that replies are led to.
+type keptRules struct {
+	tables []uint16
+	// others says whether rules of ours for other tables stay.
+	others bool
+}
+
+// AddTenantRules makes the routing rules that lead replies back to the tenants with these tables. KeepTenantRules removes those of ours for
+// other tables as well: when no reply carries their mark any more. Both put them right from then on while Run runs. Nobody else's rules are
+// touched.
+func (n *Node) AddTenantRules(tables []uint16) error {
+	return n.setTenantRules(keptRules{tables, true})
+}
+
+// KeepTenantRules makes the routing rules of tenants these and no others; see AddTenantRules.
+func (n *Node) KeepTenantRules(tables []uint16) error {
+	return n.setTenantRules(keptRules{tables, false})
+}
+
+func (n *Node) setTenantRules(rules keptRules) error {
+	n.rulesMu.Lock()
+	n.rules = &rules
+	n.rulesMu.Unlock()
 	return n.syncTenantRules()
 }
 
 func (n *Node) syncTenantRules() error {
-	n.mu.Lock()
-	tenants := n.tenants
-	n.mu.Unlock()
-	if tenants == nil {
+	// Held to the end: somebody who follows older rules must not delete a newer one.
+	n.rulesMu.Lock()
+	defer n.rulesMu.Unlock()
+	rules := n.rules
+	if rules == nil {
 		return nil // another agent may be at work
 	}
 	want := map[routingRule]bool{}
-	for _, table := range tenants.Tables() {
-		mark := tenants.Mark(table)
-		want[routingRule{rulePriority, mark, tenants.MarkMask, int(table)}] = true
-		want[routingRule{unreachableAfter, mark, tenants.MarkMask, 0}] = true
+	for _, table := range rules.tables {
+		mark, mask := n.tenants.Mark(table), n.tenants.MarkMask
+		want[routingRule{rulePriority, mark, mask, int(table)}] = true
+		want[routingRule{unreachableAfter, mark, mask, 0}] = true
 	}
 	var errs []error
 	for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
-		if err := n.syncFamilyRules(family, want); err != nil {
+		if err := n.syncFamilyRules(family, want, rules.others); err != nil {
 			errs = append(errs, err)
 		}
 	}
 	return errors.Join(errs...)
 }
 
-func (n *Node) syncFamilyRules(family int, want map[routingRule]bool) error {
-	list, err := n.route.RuleList(family)
-	if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EAFNOSUPPORT) {
-		return nil // a kernel without IPv6, or without routing rules
-	}
+func (n *Node) syncFamilyRules(family int, want map[routingRule]bool, others bool) error {
+	list, err := n.readRules(family)
 	if err != nil {
-		return fmt.Errorf("routing rules: %w", err)
+		return err
 	}
 	missing := maps.Clone(want)
 	var errs []error
@@ -82,6 +95,9 @@ func (n *Node) syncFamilyRules(family int, want map[routingRule]bool) error {
 		}
 		if missing[have] {
 			delete(missing, have)
+			continue
+		}
+		if others && !want[have] {
 			continue
 		}
 		list[i].Family = family

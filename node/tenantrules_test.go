@@ -11,6 +11,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/natplane/natplane/nat"
+	"github.com/natplane/natplane/node"
 	"github.com/natplane/natplane/testenv"
 )
 
@@ -31,14 +32,13 @@ func (l *lab) rules(t testing.TB, family, priority int) []string {
 
 func TestTenantRulesAreKept(t *testing.T) {
 	l := newLab(t)
-	n := l.follow(t)
+	n := l.followWith(t, node.Options{Tenants: nat.Tenants{MarkMask: nat.DefaultTenantMarkMask}})
 	// Like ours in everything but the protocol.
 	foreign := netlink.NewRule()
 	foreign.Priority, foreign.Mark, foreign.Table = 800, 0x990000, 99
 	require.NoError(t, l.nl.RuleAdd(foreign))
 
-	tenants := nat.Tenants{MarkMask: nat.DefaultTenantMarkMask, List: []nat.Tenant{{Interface: "a", Table: 100}, {Interface: "b", Table: 200}, {Interface: "c", Table: 200}}}
-	require.NoError(t, n.KeepTenantRules(tenants))
+	require.NoError(t, n.KeepTenantRules([]uint16{100, 200}))
 	require.Equal(t, []string{"0x640000 100", "0x990000 99", "0xc80000 200"}, l.rules(t, netlink.FAMILY_V4, 800))
 	require.Equal(t, []string{"0x640000 100", "0xc80000 200"}, l.rules(t, netlink.FAMILY_V6, 800))
 	require.Equal(t, []string{"0x640000 0", "0xc80000 0"}, l.rules(t, netlink.FAMILY_V4, 801))
@@ -60,10 +60,13 @@ func TestTenantRulesAreKept(t *testing.T) {
 		})
 	}
 
-	tenants.List = tenants.List[:1]
-	require.NoError(t, n.KeepTenantRules(tenants))
+	require.NoError(t, n.AddTenantRules([]uint16{100, 7}))
+	require.Equal(t, []string{"0x640000 100", "0x70000 7", "0xc80000 200"}, l.rules(t, netlink.FAMILY_V6, 800))
+	l.settled(t, n)
+	require.Equal(t, []string{"0x640000 100", "0x70000 7", "0xc80000 200"}, l.rules(t, netlink.FAMILY_V6, 800), "what is not pruned stays")
+	require.NoError(t, n.KeepTenantRules([]uint16{100}))
 	require.Equal(t, []string{"0x640000 100"}, l.rules(t, netlink.FAMILY_V6, 800))
-	require.NoError(t, n.KeepTenantRules(nat.Tenants{}))
+	require.NoError(t, n.KeepTenantRules(nil))
 	require.Equal(t, []string{"0x990000 99"}, l.rules(t, netlink.FAMILY_V4, 800), "nobody else's rule is touched")
 	require.Empty(t, l.rules(t, netlink.FAMILY_V6, 801))
 }

@@ -14,6 +14,8 @@ import (
 	"strings"
 
 	"github.com/vishvananda/netlink"
+
+	"github.com/natplane/natplane/nat"
 )
 
 // Codes of warnings, for metrics and scripts.
@@ -25,6 +27,8 @@ const (
 	WarnConntrackFull  = "ConntrackAlmostFull"
 	WarnIPv6Disabled   = "IPv6Disabled"
 	WarnUplinkMissing  = "UplinkMissing"
+	WarnTenantClosed   = "TenantClosed"
+	WarnTenantUplink   = "TenantIsUplink"
 )
 
 // almostFull is the share of the connection tracking table, in percent, from which a busy node runs out of entries soon.
@@ -42,7 +46,7 @@ func (n *Node) Warnings() ([]Warning, error) {
 	facts := n.Facts()
 	sys := sysctls{}
 	err := n.ns.do(func() error { return sys.read(facts.Uplinks) })
-	warnings := slices.Concat(forwarding(sys), reversePath(sys, facts.Uplinks), conntrack(sys), ipv6(sys, facts.Uplinks))
+	warnings := slices.Concat(forwarding(sys), reversePath(sys, facts.Uplinks), conntrack(sys), ipv6(sys, facts.Uplinks), tenants(facts.Tenants))
 	missing, missErr := n.missingUplinks()
 	return append(warnings, missing...), errors.Join(err, missErr)
 }
@@ -160,6 +164,23 @@ func ipv6(s sysctls, uplinks []string) []Warning {
 		}
 	}
 	return list
+}
+
+// tenants tells of interfaces that --tenant-interface matches and that are nobody's.
+func tenants(list []nat.Tenant) []Warning {
+	var warnings []Warning
+	for _, t := range list {
+		switch {
+		case t.Closed != "":
+			warnings = append(warnings, Warning{WarnTenantClosed, fmt.Sprintf(
+				"%s is closed, nothing that arrives on it is let in: %s; give --tenant-interface %s=TABLE, put it into a VRF, or add a rule with `ip rule add iif %s lookup TABLE`",
+				t.Interface, t.Closed, t.Interface, t.Interface)})
+		case t.Outside && t.Interface != loopback:
+			warnings = append(warnings, Warning{WarnTenantUplink,
+				t.Interface + " is an uplink and no tenant, though --tenant-interface matches its name: give the names of tenants only"})
+		}
+	}
+	return warnings
 }
 
 // missingUplinks checks the names that were given, which may well appear later. Rules match the first name of an interface only.

@@ -42,7 +42,8 @@ func (p *policyFlags) register(fs *pflag.FlagSet) {
 		"serve EgressShards: auto (while one names the node), on (private sources stay in even without one), off")
 	fs.BoolVar(&p.shardEcho, "shard-echo", false, "answer echo requests from outside to the shard's addresses, to see whether they arrive here")
 	fs.Var(&p.shardPorts, "shard-ports", "source ports of connections through the shard (default all but those below 1024)")
-	fs.Var(&p.tenants, "tenant-interface", "interface of a tenant whose private addresses may be in use elsewhere too, and the routing table that leads back; repeatable")
+	fs.Var(&p.tenants, "tenant-interface", "interface of a tenant whose private addresses may be in use elsewhere too, \"NAME*\" for all that begin so, and the routing table "+
+		"that leads back (default that of the interface's VRF, or of the ip rule for what arrives on it); repeatable")
 	fs.Uint32Var(&p.markMask, "tenant-mark-mask", nat.DefaultTenantMarkMask, "bits of the packet mark that replies to tenants carry the table in")
 	fs.Var(&p.agentNodes, "agent-nodes", "label selector of the Nodes that run the agent: one of them reports on a Service that has no backend (default all)")
 	fs.StringArrayVar(&p.uplinks, "uplink", nil, "interface that leads to the outside; repeatable (default the interfaces of the default routes)")
@@ -60,7 +61,7 @@ func (p *policyFlags) config() (nat.Config, error) {
 		ShardRole:       nat.ShardRole(p.shardRole),
 		ShardEcho:       p.shardEcho,
 		ShardPorts:      nat.PortRange(p.shardPorts),
-		Tenants:         nat.Tenants{List: p.tenants, MarkMask: p.markMask},
+		Tenants:         nat.Tenants{Flags: p.tenants, MarkMask: p.markMask},
 		AgentNodes:      p.agentNodes.Selector,
 	}
 	if len(c.ShardCIDRs) == 0 {
@@ -100,23 +101,23 @@ func (p *portRange) Set(s string) error {
 }
 
 // tenants is a repeatable flag of tenants' interfaces.
-type tenants []nat.Tenant
+type tenants []nat.TenantFlag
 
 // String is empty for an empty list, so that --help shows no default.
 func (t *tenants) String() string {
 	var texts []string
-	for _, tenant := range *t {
-		texts = append(texts, fmt.Sprintf("%s=%d", tenant.Interface, tenant.Table))
+	for _, f := range *t {
+		texts = append(texts, f.String())
 	}
 	return strings.Join(texts, ",")
 }
 
-func (t *tenants) Type() string { return "IF=TABLE" }
+func (t *tenants) Type() string { return "IF[=TABLE]" }
 
 func (t *tenants) Set(s string) error {
-	tenant, err := nat.ParseTenant(s)
+	f, err := nat.ParseTenant(s)
 	if err == nil {
-		*t = append(*t, tenant)
+		*t = append(*t, f)
 	}
 	return err
 }
