@@ -35,31 +35,34 @@ func twoTenants() nat.Tenants {
 
 func withTenants(o *agent.Options) { o.Policy.Tenants = twoTenants() }
 
-func overlappingPlane(t *testing.T) overlapping {
+func overlappingPlane(t *testing.T, edits ...func(*agent.Options)) overlapping {
 	t.Helper()
-	p := shardPlane(t, withTenants)
-	o := overlapping{plane: p}
-	nl, err := p.topo.NodeA.NS.Netlink()
-	require.NoError(t, err)
-	for i, into := range []**testenv.Machine{&o.a, &o.b} {
-		m, err := p.topo.AddMachine(p.topo.NodeA, fmt.Sprintf("t%c", 'a'+i), tenantAddrs()...)
-		require.NoError(t, err)
-		link, err := nl.LinkByName(m.NodeIf)
-		require.NoError(t, err)
-		for _, addr := range tenantAddrs() {
-			// The main table leads to web, as before; each tenant's table to the tenant.
-			require.NoError(t, p.topo.NodeA.NS.SetRoute(testenv.Route{
-				Dst: netip.PrefixFrom(addr, addr.BitLen()), Dev: p.topo.Web.NodeIf, Src: p.topo.NodeA.Addr(testenv.FamilyOf(addr)),
-			}))
-			dst := netlink.NewIPNet(addr.AsSlice())
-			require.NoError(t, nl.RouteAdd(&netlink.Route{
-				Dst: dst, LinkIndex: link.Attrs().Index, Scope: netlink.SCOPE_LINK, Table: 100 * (i + 1),
-			}))
-		}
-		*into = m
-	}
-	p.serve(p.topo.Web, exposure{name: "web", public: dual(10), whole: true})
+	o := overlapping{plane: shardPlane(t, append([]func(*agent.Options){withTenants}, edits...)...)}
+	o.a, o.b = o.addTenant("ta", 100), o.addTenant("tb", 200)
+	o.serve(o.topo.Web, exposure{name: "web", public: dual(10), whole: true})
 	return o
+}
+
+// addTenant makes a machine with the addresses of web, behind the interface "v-" and its name, and a table that leads to it.
+func (o overlapping) addTenant(name string, table int) *testenv.Machine {
+	o.t.Helper()
+	node := o.topo.NodeA
+	nl, err := node.NS.Netlink()
+	require.NoError(o.t, err)
+	m, err := o.topo.AddMachine(node, name, tenantAddrs()...)
+	require.NoError(o.t, err)
+	link, err := nl.LinkByName(m.NodeIf)
+	require.NoError(o.t, err)
+	for _, addr := range tenantAddrs() {
+		// The main table leads to web, as before; each tenant's table to the tenant.
+		require.NoError(o.t, node.NS.SetRoute(testenv.Route{
+			Dst: netip.PrefixFrom(addr, addr.BitLen()), Dev: o.topo.Web.NodeIf, Src: node.Addr(testenv.FamilyOf(addr)),
+		}))
+		require.NoError(o.t, nl.RouteAdd(&netlink.Route{
+			Dst: netlink.NewIPNet(addr.AsSlice()), LinkIndex: link.Attrs().Index, Scope: netlink.SCOPE_LINK, Table: table,
+		}))
+	}
+	return m
 }
 
 // TestTenantsWithEqualAddresses at the same time, to one peer, with the same ports: each gets its own answers, and so does the machine that
