@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"regexp"
 	"strings"
@@ -361,6 +362,42 @@ func TestRepliesToATenantThatIsGoneReachNobody(t *testing.T) {
 	})
 	atWeb.Never(t, "an answer to a tenant", marked("too late"))
 	atA.Never(t, "an answer to a closed tenant", marked("too late"))
+}
+
+// TestAnswersToATenantStayInside, also where the table of the tenant has a default route, for the way out, and no other.
+func TestAnswersToATenantStayInside(t *testing.T) {
+	t.Parallel()
+	o := globPlane(t)
+	ext, node := o.topo.Ext, o.topo.NodeA
+	nl, err := node.NS.Netlink()
+	require.NoError(t, err)
+	up, err := nl.LinkByName(node.Uplink)
+	require.NoError(t, err)
+	outside := overUDP().serveOn(t, ext.NS, 0)
+	conns := map[testenv.Family]*testenv.Conn{}
+	for _, f := range testenv.Families() {
+		conns[f] = overUDP().connect(t, o.a.NS, testenv.LocalPort(40110), outside.At(ext.Addr(f)))
+		main, err := nl.RouteGetWithOptions(ext.Addr(f).AsSlice(), nil)
+		require.NoError(t, err)
+		require.NoError(t, nl.RouteAdd(&netlink.Route{
+			Dst: prefixNet(f.Default()), LinkIndex: up.Attrs().Index, Gw: main[0].Gw, Flags: int(netlink.FLAG_ONLINK), Table: 100,
+		}))
+		require.NoError(t, conns[f].RoundTrip(), "the tenant's own route comes first")
+		require.NoError(t, nl.RouteDel(&netlink.Route{Dst: netlink.NewIPNet(o.a.Addr(f).AsSlice()), Table: 100, Scope: netlink.SCOPE_LINK}))
+	}
+	uplink := testenv.CaptureT(t, node.NS, node.Uplink)
+	for f, conn := range conns {
+		conn.SetTimeout(soon)
+		require.Error(t, conn.RoundTrip())
+		uplink.Never(t, "the answer on its way outside", func(pk testenv.Packet) bool {
+			return pk.Dir == testenv.Out && pk.Dst == o.a.Addr(f)
+		})
+	}
+	require.EqualValues(t, 2, o.counterOf("node-a", "the answer to a tenant would go outside"))
+}
+
+func prefixNet(p netip.Prefix) *net.IPNet {
+	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
 }
 
 // TestTableOfTenantsIsRepaired where it has no owner.

@@ -33,8 +33,10 @@ func (l *loop) apply(delta nat.Delta) (nft.Result, error) {
 
 // openTenants lets tenants in, and leads their replies back; without tenants it removes what an agent with some left behind.
 func (l *loop) openTenants(h nat.Host, write func(nat.Host) (bool, error)) error {
-	if err := l.node.AddTenantRules(h.TenantTables); err != nil {
-		return err
+	if len(h.TenantTables) > 0 {
+		if err := l.node.AddTenantRules(h.TenantTables); err != nil {
+			return err
+		}
 	}
 	changed, err := write(h)
 	if err != nil {

@@ -7,6 +7,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"hash/fnv"
+	"maps"
 	"net/netip"
 	"slices"
 
@@ -28,6 +29,7 @@ const (
 const (
 	tenantClosed   = "closed"
 	tenantToClosed = "to_closed"
+	tenantOutside  = "to_outside"
 )
 
 // newTenantLayout returns chains and rules of the table of tenants. It has no sets but anonymous ones and is written as a whole: a change
@@ -39,6 +41,7 @@ func newTenantLayout(config nat.Tenants, h nat.Host) layout {
 		{name: "guard", hook: nftables.ChainHookPostrouting, kind: nftables.ChainTypeFilter, priority: priorityTenantGuard, rules: tenantGuardRules(config, h)},
 		{name: tenantClosed, rules: closedRules(h)},
 		{name: tenantToClosed, rules: toTenantRules()},
+		{name: tenantOutside, rules: toOutsideRules(h)},
 	}}
 	for _, table := range h.TenantTables {
 		// ct original zone TABLE accept
@@ -161,27 +164,40 @@ func replyRules(config nat.Tenants, h nat.Host) []rule {
 }
 
 func tenantGuardRules(config nat.Tenants, h nat.Host) []rule {
-	to := newRule("to a tenant: only what is its own",
-		match{&expr.Meta{Key: expr.MetaKeyOIFNAME, Register: reg1}, &expr.Lookup{SourceRegister: reg1, IsDestRegSet: true}})
-	to.anonymous = anonymous{key: nftables.TypeIFName, data: nftables.TypeVerdict}
-	for _, t := range h.Tenants {
-		verdict := &expr.Verdict{Kind: expr.VerdictGoto, Chain: toTenant(t.Table)}
-		if t.Outside {
-			verdict = &expr.Verdict{Kind: expr.VerdictAccept}
-		}
-		if t.Open() || t.Outside {
-			to.anonymous.elements = append(to.anonymous.elements, nftables.SetElement{Key: linkKey(t.Interface), VerdictData: verdict})
-		}
-	}
 	// ct original zone 0 accept
 	rules := []rule{newRule("not of a tenant: costs this one rule", loadZone(reg1), match{zoneIs(expr.CmpOpEq, 0)}, accept())}
-	// oifname vmap { "IF" : goto to_TABLE, "UPLINK" : accept, ... }
-	rules = append(rules, ifAny(to)...)
+	// oifname vmap { "IF" : goto to_TABLE, "UPLINK" : goto to_outside, ... }
+	rules = append(rules, ifAny(whereTo(h))...)
 	for _, f := range config.Flags {
 		// oifname "IF*" goto to_closed
 		rules = append(rules, newRule("--tenant-interface "+f.String(), flagIs(f, expr.MetaKeyOIFNAME), goTo(tenantToClosed)))
 	}
 	return rules
+}
+
+// whereTo sends what leaves to the chain that decides about the interface.
+func whereTo(h nat.Host) rule {
+	r := newRule("to a tenant only what is its own, outside no answer to one",
+		match{&expr.Meta{Key: expr.MetaKeyOIFNAME, Register: reg1}, &expr.Lookup{SourceRegister: reg1, IsDestRegSet: true}})
+	r.anonymous = anonymous{key: nftables.TypeIFName, data: nftables.TypeVerdict}
+	chains := map[string]string{}
+	for _, uplink := range h.Uplinks {
+		chains[uplink] = tenantOutside
+	}
+	for _, t := range h.Tenants {
+		switch {
+		case t.Open():
+			chains[t.Interface] = toTenant(t.Table)
+		case t.Outside:
+			chains[t.Interface] = tenantOutside
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(chains)) {
+		r.anonymous.elements = append(r.anonymous.elements, nftables.SetElement{
+			Key: linkKey(name), VerdictData: &expr.Verdict{Kind: expr.VerdictGoto, Chain: chains[name]},
+		})
+	}
+	return r
 }
 
 // toTenantRules decide about what leaves by an interface of a tenant that is not its own.
@@ -192,6 +208,18 @@ func toTenantRules() []rule {
 		// ct state invalid counter drop
 		newRule("of nobody knows which tenant", ctState(expr.CtStateBitINVALID), drop()),
 	}
+}
+
+// toOutsideRules keep answers in: the table of a tenant may well have a default route, and no other route to the tenant for the moment.
+func toOutsideRules(h nat.Host) []rule {
+	// ct direction reply ct reply zone 0 ct original zone { TABLE, ... } counter drop
+	r := newRule("the answer to a tenant would go outside", ctReply(), loadReplyZone(reg1), match{zoneIs(expr.CmpOpEq, 0)},
+		loadZone(reg1), match{in("", false)}, drop())
+	r.anonymous = anonymous{key: zoneType()}
+	for _, table := range h.TenantTables {
+		r.anonymous.add(zoneKey(table), nil)
+	}
+	return ifAny(r)
 }
 
 // ifAny leaves out rules whose set would be empty, which the kernel does not take.

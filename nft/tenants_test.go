@@ -28,7 +28,7 @@ func tenantHost() nat.Host {
 	list := tenantFlags().Resolve([]nat.TenantLink{
 		{Name: "tenant-b", Rule4: 200}, {Name: "tenant-c"}, {Name: "tenant-up", Outside: true}, {Name: "tenant-v", Outside: true}, {Name: "shared-1"}, {Name: "shared-2"},
 	})
-	return nat.Host{Tenants: list, TenantTables: tenantFlags().Tables(list), Shard: nat.Shard{
+	return nat.Host{Uplinks: []string{"eth0", "tenant-up"}, Tenants: list, TenantTables: tenantFlags().Tables(list), Shard: nat.Shard{
 		IPv4: netip.MustParseAddr("203.0.113.200"), IPv6: netip.MustParseAddr("2001:db8:203::200"),
 	}}
 }
@@ -116,7 +116,7 @@ func TestTenantTableFollows(t *testing.T) {
 			keeper := keepTenants(t, ns, tenantFlags(), owned)
 			requireTenants(t, true, keeper.Apply, nat.Host{})
 			before := generation(t, ns)
-			requireTenants(t, false, keeper.Apply, nat.Host{Uplinks: []string{"eth0"}})
+			requireTenants(t, false, keeper.Apply, nat.Host{Workloads: []string{"veth0"}})
 			require.Equal(t, before, generation(t, ns))
 			requireTenants(t, true, keeper.Apply, tenantHost())
 			require.Equal(t, before+1, generation(t, ns))
