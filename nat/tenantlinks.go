@@ -25,7 +25,7 @@ type Tenant struct {
 	// Table is the routing table that leads back to the tenant. Its number is the tenant's connection-tracking zone as well, so that
 	// what an agent did survives it without anything written down. 0 while the interface is no tenant's.
 	Table uint16
-	// Outside is true for an uplink that a glob happens to match: it is left alone.
+	// Outside is true for an uplink that a flag happens to match, and does not name with a table: it is left alone.
 	Outside bool
 	// Closed says why nothing that arrives is let in, where neither of the above is so.
 	Closed string
@@ -54,8 +54,8 @@ func (t Tenants) Resolve(links []TenantLink) []Tenant {
 
 func (t Tenants) resolve(f TenantFlag, l TenantLink) Tenant {
 	tenant := Tenant{Interface: l.Name}
-	if _, glob := f.Prefix(); glob && l.Outside {
-		// A careless glob must not take the node off the network.
+	if _, glob := f.Prefix(); l.Outside && (glob || f.Table == 0) {
+		// A careless flag must not take the node off the network.
 		tenant.Outside = true
 		return tenant
 	}

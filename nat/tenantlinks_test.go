@@ -55,7 +55,8 @@ func TestResolveTenants(t *testing.T) {
 		"a table beyond the mask": {[]string{"t*"}, TenantLink{Name: "t0", VRF: 1001},
 			Tenant{Closed: "its VRF names table 1001, which does not fit into --tenant-mark-mask 0xff0000"}},
 		"an uplink that a glob matches": {[]string{"t*=7"}, TenantLink{Name: "t0", Outside: true}, Tenant{Outside: true}},
-		"an uplink by name":             {[]string{"t0=7"}, TenantLink{Name: "t0", Outside: true}, Tenant{Table: 7}},
+		"an uplink by name":             {[]string{"t0"}, TenantLink{Name: "t0", Outside: true, Rule4: 8}, Tenant{Outside: true}},
+		"an uplink by name and table":   {[]string{"t0=7"}, TenantLink{Name: "t0", Outside: true}, Tenant{Table: 7}},
 		"an exact name before a glob":   {[]string{"t*=7", "t0"}, TenantLink{Name: "t0", Rule4: 8}, Tenant{Table: 8}},
 	}
 	for name, c := range cases {

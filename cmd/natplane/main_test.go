@@ -62,6 +62,15 @@ func TestPlanOfTheExamples(t *testing.T) {
 	}
 }
 
+// A plan has no interfaces to look at; the flags are those of the agent all the same.
+func TestPlanTakesTheFlagsOfTenants(t *testing.T) {
+	args := append([]string{"plan", "-f", examples, "--node-name", "node-a"}, clusterFlags...)
+	with := append(args, "--tenant-interface", "tenant-*", "--tenant-interface=vlan7=70", "--tenant-interface", "vlan8")
+	r := natplane(t, "", with...)
+	require.Equal(t, exitDone, r.code, r.err)
+	require.Equal(t, natplane(t, "", args...), r)
+}
+
 func TestPlanKeepsGoodObjectsBesideBadInput(t *testing.T) {
 	dir := t.TempDir()
 	good, err := os.ReadFile(filepath.Join(examples, "vm-instances.yaml"))
@@ -165,6 +174,9 @@ func TestWrongUsage(t *testing.T) {
 		"empty proxy name": {"plan", "-f", examples, "--node-name", "n", "--proxy-name", ""},
 		"long uplink":      {"plan", "-f", examples, "--node-name", "n", "--uplink", "an-interface-name-too-long"},
 		"bad shard role":   {"plan", "-f", examples, "--node-name", "n", "--shard", "maybe"},
+		"tenants anywhere": {"plan", "-f", examples, "--node-name", "n", "--tenant-interface", "*"},
+		"tenant's table":   {"plan", "-f", examples, "--node-name", "n", "--tenant-interface", "tenant-*=254"},
+		"tenant twice":     {"plan", "-f", examples, "--node-name", "n", "--tenant-interface", "t0", "--tenant-interface", "t0=7"},
 		"stray argument":   {"version", "please"},
 		"two sources":      {"agent", "--node-name", "n", "--manifests", "d", "--kubeconfig", "f"},
 		"bad log level":    {"agent", "--node-name", "n", "--manifests", "d", "--log-level", "loud"},
