@@ -361,3 +361,21 @@ func TestPurgeAndCount(t *testing.T) {
 		}
 	})
 }
+
+// A kernel may refuse to select by address when some addresses have been counted already; which come first is chance.
+func TestCountBeginsAnewWithoutTheFilter(t *testing.T) {
+	w := world(IPv4)
+	table, searches := &fakeTable{}, 0
+	table.insert(inbound(w, 3)...)
+	table.insert(w.flow("tcp 10.244.1.10:1 203.0.113.20:22 10.244.1.20:22 203.0.113.10:1"))
+	table.breakDump = func(q Query) error {
+		if searches++; q.byAddress() && searches > 3 {
+			return ErrNoFilter
+		}
+		return nil
+	}
+	public := w.addrs("203.0.113.10", "203.0.113.20")
+	count, err := Count(t.Context(), table, []Pair{{Public: public[0]}, {Public: public[1]}})
+	require.NoError(t, err)
+	require.Equal(t, map[Pair]int{{Public: public[0]}: 4, {Public: public[1]}: 1}, count)
+}

@@ -26,6 +26,10 @@ func Count(ctx context.Context, t Table, pairs []Pair) (map[Pair]int, error) {
 		if !errors.Is(err, ErrNoFilter) {
 			return c.total, err
 		}
+		// It may be the other family that the kernel cannot select by address: what is counted so far would count twice.
+		for p := range c.total {
+			c.total[p] = 0
+		}
 	}
 	addresses := slices.Collect(maps.Keys(public))
 	for _, family := range families(public) {
