@@ -38,6 +38,8 @@ func newTenantLayout(config nat.Tenants, h nat.Host) layout {
 	l := layout{chains: []chain{
 		{name: "zones", hook: nftables.ChainHookPrerouting, kind: nftables.ChainTypeFilter, priority: priorityTenantZones, rules: zoneRules(config, h)},
 		{name: "replies", hook: nftables.ChainHookPrerouting, kind: nftables.ChainTypeFilter, priority: priorityTenantReplies, rules: replyRules(config, h)},
+		// What the node itself answers is routed before it comes here, and again when it is marked.
+		{name: "local_replies", hook: nftables.ChainHookOutput, kind: nftables.ChainTypeRoute, priority: priorityTenantReplies, rules: replyRules(config, h)},
 		{name: "guard", hook: nftables.ChainHookPostrouting, kind: nftables.ChainTypeFilter, priority: priorityTenantGuard, rules: tenantGuardRules(config, h)},
 		{name: tenantClosed, rules: closedRules(h)},
 		{name: tenantToClosed, rules: toTenantRules()},
