@@ -13,8 +13,9 @@ type TenantLink struct {
 	Name string
 	// Outside is true for an uplink and for the loopback interface.
 	Outside bool
-	// VRF is the table of the VRF that the interface is in, 0 without one.
-	VRF uint32
+	// VRF is the table of the VRF that the interface is in, 0 without one, and Within that one's device; "" when it is the device.
+	VRF    uint32
+	Within string
 	// Rule4 and Rule6 are the tables that the first routing rule for what arrives on it looks up, 0 without such a rule.
 	Rule4, Rule6 uint32
 }
@@ -38,11 +39,19 @@ func (t Tenant) Open() bool { return t.Table != 0 }
 // whether they exist or not.
 func (t Tenants) Resolve(links []TenantLink) []Tenant {
 	var list []Tenant
+	within := map[string]Tenant{}
 	for _, l := range links {
-		if f, ok := t.flagOf(l.Name); ok {
-			list = append(list, t.resolve(f, l))
+		f, ok := t.flagOf(l.Name)
+		if !ok {
+			continue
+		}
+		tenant := t.resolve(f, l)
+		list = append(list, tenant)
+		if first, taken := within[l.Within]; tenant.Open() && l.Within != "" && (!taken || tenant.Table < first.Table) {
+			within[l.Within] = Tenant{Interface: l.Within, Table: tenant.Table}
 		}
 	}
+	list = addVRFs(list, links, within)
 	for _, f := range t.Flags {
 		if _, glob := f.Prefix(); !glob && f.Table != 0 {
 			list = append(list, Tenant{Interface: f.Interface, Table: f.Table})
@@ -50,6 +59,25 @@ func (t Tenants) Resolve(links []TenantLink) []Tenant {
 	}
 	slices.SortFunc(list, func(a, b Tenant) int { return cmp.Compare(a.Interface, b.Interface) })
 	return slices.Compact(list)
+}
+
+// addVRFs adds the devices of the VRFs that tenants are in: from routing on a packet is one that came by the device, and may no more take the
+// address of a machine, or be dropped as one of nobody's, than by its interface. What is open already, or leads outside, stays what it is.
+func addVRFs(list []Tenant, links []TenantLink, within map[string]Tenant) []Tenant {
+	for _, l := range links {
+		device, ok := within[l.Name]
+		if !ok || l.Outside {
+			continue
+		}
+		i := slices.IndexFunc(list, func(t Tenant) bool { return t.Interface == l.Name })
+		switch {
+		case i < 0:
+			list = append(list, device)
+		case !list[i].Open():
+			list[i] = device
+		}
+	}
+	return list
 }
 
 func (t Tenants) resolve(f TenantFlag, l TenantLink) Tenant {

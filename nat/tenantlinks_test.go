@@ -80,6 +80,27 @@ func TestTenantsWithoutInterfaces(t *testing.T) {
 	require.Equal(t, []uint16{3, 7, 8, 9}, tenants.Tables(list))
 }
 
+// The device of a VRF is its tenants', whether a flag matches it or not.
+func TestTenantsInAVRF(t *testing.T) {
+	links := []TenantLink{{Name: "t0", VRF: 1001, Within: "vrf"}, {Name: "t1", VRF: 1001, Within: "vrf"}, {Name: "vrf", VRF: 1001}}
+	for _, c := range []struct {
+		flags []string
+		want  []Tenant
+	}{
+		{[]string{"t0=7"}, []Tenant{{Interface: "t0", Table: 7}, {Interface: "vrf", Table: 7}}},
+		{[]string{"t0=7", "t1=6"}, []Tenant{{Interface: "t0", Table: 7}, {Interface: "t1", Table: 6}, {Interface: "vrf", Table: 6}}},
+		{[]string{"t0=7", "v*"}, []Tenant{{Interface: "t0", Table: 7}, {Interface: "vrf", Table: 7}}},
+		{[]string{"t0=7", "vrf=8"}, []Tenant{{Interface: "t0", Table: 7}, {Interface: "vrf", Table: 8}}},
+		{[]string{"x*"}, nil},
+	} {
+		require.Equal(t, c.want, flags(t, c.flags...).Resolve(links))
+	}
+	closed := flags(t, "t0").Resolve(links)
+	require.Len(t, closed, 1, "what is closed opens nothing")
+	links[2].Outside = true
+	require.Len(t, flags(t, "t0=7").Resolve(links), 1)
+}
+
 func TestTenantsChangeTheHostOnly(t *testing.T) {
 	c := testConfig("node-a")
 	c.Tenants = flags(t, "t*", "u*=9")

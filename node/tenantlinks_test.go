@@ -29,8 +29,8 @@ func TestTenantLinksInVRFs(t *testing.T) {
 	rules := []netlink.Rule{*inputRule("plain", 5, 7), *inputRule("by-master", 5, 8)}
 	require.Equal(t, []nat.TenantLink{
 		{Name: "lo", Outside: true},
-		{Name: "by-slave", VRF: 10},
-		{Name: "by-master", VRF: 11, Rule4: 8},
+		{Name: "by-slave", VRF: 10, Within: "vrf"},
+		{Name: "by-master", VRF: 11, Within: "vrf", Rule4: 8},
 		{Name: "in-bridge"},
 		{Name: "bridge", Outside: true},
 		{Name: "vrf", VRF: 11},

@@ -45,10 +45,10 @@ func (n *Node) readRules(family int) ([]netlink.Rule, error) {
 
 // tenantLinks gathers what is known of each interface.
 func tenantLinks(links []netlink.Link, uplinks []string, rules4, rules6 []netlink.Rule) []nat.TenantLink {
-	vrfs := map[int]uint32{}
+	vrfs, devices := map[int]uint32{}, map[int]string{}
 	for _, l := range links {
 		if vrf, ok := l.(*netlink.Vrf); ok {
-			vrfs[vrf.Index] = vrf.Table
+			vrfs[vrf.Index], devices[vrf.Index] = vrf.Table, vrf.Name
 		}
 	}
 	tables4, tables6 := inputTables(rules4), inputTables(rules6)
@@ -59,6 +59,7 @@ func tenantLinks(links []netlink.Link, uplinks []string, rules4, rules6 []netlin
 			Name:    a.Name,
 			Outside: a.Name == loopback || slices.Contains(uplinks, a.Name),
 			VRF:     vrfTable(l, vrfs),
+			Within:  devices[a.MasterIndex],
 			Rule4:   tables4[a.Name], Rule6: tables6[a.Name],
 		})
 	}
