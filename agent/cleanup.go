@@ -18,8 +18,8 @@ type Removed struct {
 	Addresses, Flows int
 }
 
-// Cleanup removes the table and then the flows that it made, so that no new one can begin in between. It refuses while an agent works on
-// the node: that one would put the table back.
+// Cleanup removes the table and then the flows that it made, so that no new one can begin in between, and last what leads their replies back to
+// tenants. It refuses while an agent works on the node, before it touches anything: that one would put the table back.
 func Cleanup(ctx context.Context, netns int) (removed Removed, err error) {
 	n, err := node.Open(node.Options{NetNS: netns})
 	if err != nil {
@@ -41,22 +41,23 @@ func Cleanup(ctx context.Context, netns int) (removed Removed, err error) {
 		return removed, err
 	}
 
-	if err := n.KeepTenantRules(nil); err != nil {
+	public, exists, err := table.Addresses()
+	if err != nil {
 		return removed, err
+	}
+	if exists {
+		if err := table.Remove(); err != nil {
+			return removed, refusal(err)
+		}
+		removed.Table, removed.Addresses = true, len(public)
+		if removed.Flows, err = conntrack.Purge(ctx, flows, public, nil); err != nil {
+			return removed, err
+		}
 	}
 	if _, err := table.RemoveTenants(); err != nil {
 		return removed, refusal(err)
 	}
-	public, exists, err := table.Addresses()
-	if err != nil || !exists {
-		return removed, err
-	}
-	if err = table.Remove(); err != nil {
-		return removed, refusal(err)
-	}
-	removed.Table, removed.Addresses = true, len(public)
-	removed.Flows, err = conntrack.Purge(ctx, flows, public, nil)
-	return removed, err
+	return removed, n.KeepTenantRules(nil)
 }
 
 // refusal says what to do about an agent that is there: one that owns the table, or holds the lock where tables have no owner.

@@ -273,21 +273,31 @@ func TestTenantsBorrowNothing(t *testing.T) {
 	require.EqualValues(t, 4, p.counterOf("node-a", "a tenant borrows a public address as its source"))
 }
 
-// TestCleanupRemovesWhatIsOfTenants as well.
+// TestCleanupRemovesWhatIsOfTenants as well, and nothing of it beside an agent that works.
 func TestCleanupRemovesWhatIsOfTenants(t *testing.T) {
 	t.Parallel()
 	p := overlappingPlane(t)
 	node := p.topo.NodeA
+	kernels := map[int]int{netlink.FAMILY_V4: 3, netlink.FAMILY_V6: 2} // local, main and, in IPv4, default
+	rules := func(family int) []netlink.Rule {
+		nl, err := node.NS.Netlink()
+		require.NoError(t, err)
+		list, err := nl.RuleList(family)
+		require.NoError(t, err)
+		return list
+	}
+	for family, before := range map[int][]netlink.Rule{netlink.FAMILY_V4: rules(netlink.FAMILY_V4), netlink.FAMILY_V6: rules(netlink.FAMILY_V6)} {
+		require.Greater(t, len(before), kernels[family])
+		_, err := agent.Cleanup(t.Context(), node.NS.FD())
+		require.ErrorContains(t, err, "an agent is running on this node")
+		require.Equal(t, before, rules(family))
+	}
 	p.stop("node-a")
 	require.Contains(t, node.NS.Nft(t, "list", "ruleset"), "natplane_tenants")
 	_, err := agent.Cleanup(t.Context(), node.NS.FD())
 	require.NoError(t, err)
 	require.NotContains(t, node.NS.Nft(t, "list", "ruleset"), "natplane")
-	nl, err := node.NS.Netlink()
-	require.NoError(t, err)
-	for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
-		rules, err := nl.RuleList(family)
-		require.NoError(t, err)
-		require.Len(t, rules, 3-family/netlink.FAMILY_V6, "those of the kernel: local, main and, in IPv4, default")
+	for family, want := range kernels {
+		require.Len(t, rules(family), want)
 	}
 }

@@ -3,6 +3,7 @@
 package node
 
 import (
+	"net"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -58,6 +59,12 @@ func TestInputTables(t *testing.T) {
 		inputRule("b", 8, 254, func(r *netlink.Rule) { r.SuppressIfgroup = 1 }),
 		inputRule("b", 9, 0, func(r *netlink.Rule) { r.Goto = 100 }),
 		inputRule("b", 10, 9, func(r *netlink.Rule) { r.Protocol = ruleProtocol }),
+		inputRule("b", 1, 9, func(r *netlink.Rule) { _, r.Src, _ = net.ParseCIDR("10.0.0.0/8") }),
+		inputRule("b", 1, 9, func(r *netlink.Rule) { _, r.Dst, _ = net.ParseCIDR("10.0.0.0/8") }),
+		inputRule("b", 1, 9, func(r *netlink.Rule) { r.Mark = 7 }),
+		inputRule("b", 1, 9, func(r *netlink.Rule) { r.Dport = netlink.NewRulePortRange(53, 53) }),
+		inputRule("b", 1, 9, func(r *netlink.Rule) { r.IPProto = 6 }),
+		inputRule("b", 1, 9, func(r *netlink.Rule) { r.OifName = "up0" }),
 		inputRule("b", 11, 4),
 	} {
 		list = append(list, *r)

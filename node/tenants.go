@@ -84,7 +84,7 @@ func inputTables(rules []netlink.Rule) map[string]uint32 {
 	tables, first := map[string]uint32{}, map[string]int{}
 	for _, r := range rules {
 		// Other actions than looking up have no table; a rule that suppresses routes leaves the rest to the ones after it.
-		if r.IifName == "" || r.Invert || r.Table <= 0 || r.Goto >= 0 || r.SuppressPrefixlen >= 0 || r.SuppressIfgroup >= 0 || r.Protocol == ruleProtocol {
+		if r.Table <= 0 || r.Goto >= 0 || r.SuppressPrefixlen >= 0 || r.SuppressIfgroup >= 0 || r.Protocol == ruleProtocol || !forAllOf(r) {
 			continue
 		}
 		if priority, known := first[r.IifName]; !known || r.Priority < priority {
@@ -92,4 +92,10 @@ func inputTables(rules []netlink.Rule) map[string]uint32 {
 		}
 	}
 	return tables
+}
+
+// forAllOf reports whether a rule is for everything that arrives on an interface: one with another condition says nothing about the rest.
+func forAllOf(r netlink.Rule) bool {
+	return r.IifName != "" && r.OifName == "" && !r.Invert && r.Src == nil && r.Dst == nil && r.Mark == 0 && r.Mask == nil &&
+		r.Tos == 0 && r.TunID == 0 && r.Dport == nil && r.Sport == nil && r.IPProto == 0 && r.UIDRange == nil
 }
