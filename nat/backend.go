@@ -13,8 +13,9 @@ import (
 type choice struct {
 	addr netip.Addr // invalid: none
 	rank rank
-	// local is true when the best-ranked endpoint of addr is on this node, where it is this workload.
-	local    bool
+	// local is true when the best-ranked endpoint of addr is on this node.
+	local bool
+	// workload has addr on this node, best-ranked or outranked without rivals; nil when there is none.
 	workload *workload
 	// nodes are those with a best-ranked endpoint of addr, sorted; without a choice, all nodes that an endpoint names, best first.
 	nodes []string
@@ -143,10 +144,15 @@ func (c *choice) pick(counted []accepted, v vouchers) {
 	if !c.found() {
 		return
 	}
-	if here := slices.IndexFunc(counted, func(e accepted) bool { return e.rank == c.rank && e.addr == c.addr && e.node == v.node }); here >= 0 {
-		c.local, c.workload = true, counted[here].workload
+	// They are sorted by rank: the first one here is the best one here.
+	if here := slices.IndexFunc(counted, func(e accepted) bool { return e.addr == c.addr && e.node == v.node }); here >= 0 {
+		c.local = counted[here].rank == c.rank
+		c.outranked = !c.local
+		// What an ambiguity leaves elsewhere is not known any more after a restart, and must make no difference before it.
+		if c.local || len(c.rivals) == 0 {
+			c.workload = counted[here].workload
+		}
 	}
-	c.outranked = !c.local && slices.ContainsFunc(counted, func(e accepted) bool { return e.addr == c.addr && e.node == v.node })
 	c.resolveTargets(counted)
 }
 

@@ -9,7 +9,9 @@ import (
 
 // backend makes the record of a local backend from its Services; nil when none of them holds an address.
 //
-// The primary (R8) is the lowest address of the oldest designated Service, else of the oldest that is not excluded.
+// The primary (R8) is the lowest address of the oldest designated Service, else of the oldest that is not excluded. A machine whose endpoint
+// here ranks lower than its copy on another node has a record and no primary: nothing is translated for it, and it is kept in (R13). Its peers
+// would reset the connections of a machine that migrates if they heard of them from another address.
 func (w *workload) backend() *Backend {
 	slices.SortFunc(w.attached, (*entry).older)
 	var owner, lender *entry
@@ -40,7 +42,7 @@ func (w *workload) backend() *Backend {
 }
 
 // lends returns the lowest address that the Service may lend its backend for egress, and whether it holds something of any address of the
-// backend's family. An address that several Services hold is for the backend of the oldest.
+// backend's family. An address that several Services hold is for the backend of the oldest, on the nodes where that ranks best.
 func (n *entry) lends(w *workload) (public netip.Addr, holds bool) {
 	f := familyOf(w.addr)
 	for _, c := range n.resolution.permitted {
@@ -51,7 +53,7 @@ func (n *entry) lends(w *workload) (public netip.Addr, holds bool) {
 			continue
 		}
 		holds = true
-		if oldestHolder(c.grants).entry.resolution.choices[f].workload == w {
+		if oldest := &oldestHolder(c.grants).entry.resolution.choices[f]; oldest.local && oldest.workload == w {
 			return c.addr, true // they are sorted
 		}
 	}

@@ -110,12 +110,14 @@ func (a Address) Equal(o Address) bool {
 		slices.EqualFunc(a.Ports, o.Ports, Port.Equal) && slices.Equal(a.Attached, o.Attached)
 }
 
-// Backend is a workload on this node that at least one public address stands for. Records are immutable once made.
+// Backend is a workload on this node that at least one public address stands for, here or, outranked, on another node. Records are immutable
+// once made.
 type Backend struct {
 	Addr netip.Addr
 	// Owner is the oldest Service attached to the backend.
 	Owner Key
-	// Primary is the public address that the backend's own connections leave with; invalid when no Service may lend one (R8).
+	// Primary is the public address that the backend's own connections leave with; invalid when no Service may lend one (R8), and on a node
+	// where the backend is outranked (R4).
 	Primary netip.Addr
 	// PrimaryOwner is the Service that Primary comes from.
 	PrimaryOwner Key
