@@ -41,7 +41,7 @@ func (p *policyFlags) register(fs *pflag.FlagSet) {
 	fs.StringVar(&p.shardRole, "shard", string(nat.ShardAuto),
 		"serve EgressShards: auto (while one names the node), on (private sources stay in even without one), off")
 	fs.BoolVar(&p.shardEcho, "shard-echo", false, "answer echo requests from outside to the shard's addresses, to see whether they arrive here")
-	fs.Var(&p.shardPorts, "shard-ports", "source ports of connections through the shard (default all but those below 1024)")
+	fs.Var(&p.shardPorts, "shard-ports", "source ports of connections through the shard (default the kernel's: all from 1024 but for sources below that, which get one below it)")
 	fs.Var(&p.tenants, "tenant-interface", "interface of a tenant whose private addresses may be in use elsewhere too, \"NAME*\" for all that begin so, and the routing table "+
 		"that leads back (default that of the interface's VRF, or of the ip rule for what arrives on it); repeatable")
 	fs.Uint32Var(&p.markMask, "tenant-mark-mask", nat.DefaultTenantMarkMask, "bits of the packet mark that replies to tenants carry the table in")
