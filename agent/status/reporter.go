@@ -11,7 +11,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/util/flowcontrol"
-	"k8s.io/client-go/util/workqueue"
 
 	"github.com/natplane/natplane/nat"
 )
@@ -59,7 +58,7 @@ type Reporter struct {
 	services Services
 	node     string
 	log      *slog.Logger
-	queue    workqueue.TypedRateLimitingInterface[nat.Key]
+	queue    queue
 	limit    flowcontrol.RateLimiter
 
 	mu    sync.Mutex
@@ -91,7 +90,7 @@ func New(o Options) *Reporter {
 		services: o.Services,
 		node:     o.Node,
 		log:      log,
-		queue:    workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[nat.Key](retryMin, retryMax)),
+		queue:    newQueue(),
 		limit:    flowcontrol.NewTokenBucketRateLimiter(writesPerSecond, writesBurst),
 		tasks:    map[nat.Key]*task{},
 	}
@@ -153,34 +152,11 @@ func (r *Reporter) Observe(key nat.Key) {
 
 // Run writes until ctx ends; what is not written then is written by the next agent.
 func (r *Reporter) Run(ctx context.Context) {
-	var group sync.WaitGroup
-	for range workers {
-		group.Go(func() { r.work(ctx) })
-	}
-	<-ctx.Done()
-	r.queue.ShutDown()
-	group.Wait()
-}
-
-func (r *Reporter) work(ctx context.Context) {
-	for {
-		key, end := r.queue.Get()
-		if end {
-			return
-		}
-		again, err := r.settle(ctx, key)
-		switch {
-		case ctx.Err() != nil:
-		case err != nil:
+	r.queue.run(ctx, workers, r.settle, func(err error) {
+		if err != nil {
 			r.failed(err)
-			r.queue.AddRateLimited(key)
-		case again > 0:
-			r.queue.AddAfter(key, again)
-		default:
-			r.queue.Forget(key)
 		}
-		r.queue.Done(key)
-	}
+	})
 }
 
 func (r *Reporter) failed(err error) {

@@ -16,7 +16,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/dynamic"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
-	"k8s.io/client-go/util/workqueue"
 
 	"github.com/natplane/natplane/nat"
 )
@@ -44,7 +43,7 @@ type ShardOptions struct {
 type ShardReporter struct {
 	o     ShardOptions
 	log   *slog.Logger
-	queue workqueue.TypedRateLimitingInterface[nat.Key]
+	queue queue
 
 	mu    sync.Mutex
 	tasks map[nat.Key]*shardTask
@@ -63,7 +62,7 @@ type shardTask struct {
 func NewShardReporter(o ShardOptions) *ShardReporter {
 	r := &ShardReporter{
 		o: o, log: o.Log, tasks: map[nat.Key]*shardTask{},
-		queue: workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[nat.Key](retryMin, retryMax)),
+		queue: newQueue(),
 	}
 	if r.log == nil {
 		r.log = slog.New(slog.DiscardHandler)
@@ -101,32 +100,12 @@ func (r *ShardReporter) Observe(key nat.Key) {
 
 // Run writes until ctx ends. A node has one shard, so one at a time will do.
 func (r *ShardReporter) Run(ctx context.Context) {
-	stop := context.AfterFunc(ctx, r.queue.ShutDown)
-	defer stop()
-	for {
-		key, end := r.queue.Get()
-		if end {
-			return
-		}
-		again, err := r.settle(ctx, key)
-		r.tell(ctx, err)
-		switch {
-		case ctx.Err() != nil:
-		case err != nil:
-			r.queue.AddRateLimited(key)
-		case again > 0:
-			r.queue.AddAfter(key, again)
-		default:
-			r.queue.Forget(key)
-		}
-		r.queue.Done(key)
-	}
+	r.queue.run(ctx, 1, r.settle, r.tell)
 }
 
 // tell logs the first of a series of failures, and its end.
-func (r *ShardReporter) tell(ctx context.Context, err error) {
+func (r *ShardReporter) tell(err error) {
 	switch {
-	case ctx.Err() != nil:
 	case err != nil && !r.failing:
 		r.failing = true
 		r.log.Warn("status of EgressShards cannot be written", "error", err)

@@ -16,7 +16,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/util/flowcontrol"
-	"k8s.io/client-go/util/workqueue"
 
 	"github.com/natplane/natplane/nat"
 )
@@ -38,7 +37,7 @@ type Voucher struct {
 	services Services
 	node     string
 	log      *slog.Logger
-	queue    workqueue.TypedRateLimitingInterface[nat.Key]
+	queue    queue
 	limit    flowcontrol.RateLimiter
 
 	mu    sync.Mutex
@@ -61,7 +60,7 @@ func NewVoucher(o Options) *Voucher {
 	}
 	return &Voucher{
 		client: o.Client, services: o.Services, node: o.Node, log: log,
-		queue: workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[nat.Key](retryMin, retryMax)),
+		queue: newQueue(),
 		limit: flowcontrol.NewTokenBucketRateLimiter(vouchesPerSecond, vouchesBurst),
 		words: map[nat.Key]word{},
 	}
@@ -120,34 +119,11 @@ func (v *Voucher) said(o Observed) string {
 
 // Run writes until ctx ends. What was said by then stands while no agent runs, as translation does.
 func (v *Voucher) Run(ctx context.Context) {
-	var group sync.WaitGroup
-	for range workers {
-		group.Go(func() { v.work(ctx) })
-	}
-	<-ctx.Done()
-	v.queue.ShutDown()
-	group.Wait()
-}
-
-func (v *Voucher) work(ctx context.Context) {
-	for {
-		key, end := v.queue.Get()
-		if end {
-			return
-		}
-		again, err := v.settle(ctx, key)
-		switch {
-		case ctx.Err() != nil:
-		case err != nil:
+	v.queue.run(ctx, workers, v.settle, func(err error) {
+		if err != nil {
 			v.log.Debug("endpoints cannot be vouched for", "error", err) // the Reporter says that writing fails
-			v.queue.AddRateLimited(key)
-		case again > 0:
-			v.queue.AddAfter(key, again)
-		default:
-			v.queue.Forget(key)
 		}
-		v.queue.Done(key)
-	}
+	})
 }
 
 // settle makes the Service say what it should. It returns after which delay to look again, or 0.
