@@ -54,23 +54,8 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// writing is a log that a test reads while others write to it.
-type writing struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (w *writing) Write(b []byte) (int, error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.buf.Write(b)
-}
-
-func (w *writing) String() string {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.buf.String()
-}
+// writing is a log whose lines are counted.
+type writing struct{ testenv.Output }
 
 // lines counts the lines that contain a text.
 func (w *writing) lines(text string) int {

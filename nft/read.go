@@ -5,7 +5,6 @@ package nft
 import (
 	"cmp"
 	"fmt"
-	"maps"
 	"net/netip"
 	"slices"
 
@@ -135,10 +134,11 @@ func (t *Table) Addresses() (addresses []netip.Addr, exists bool, err error) {
 	if err != nil {
 		return nil, false, t.fail(err)
 	}
-	if addresses, err = t.readAddresses(c, &snapshot{}); err != nil {
+	translations, err := t.readTranslations(c, &snapshot{})
+	if err != nil {
 		return nil, false, t.fail(err)
 	}
-	return addresses, have != nil, nil
+	return publicsOf(translations), have != nil, nil
 }
 
 // readTranslations returns the elements by which a table of any layout translates, as far as they can be read.
@@ -157,24 +157,6 @@ func (t *Table) readTranslations(c *conn, known *snapshot) ([]element, error) {
 	return all, nil
 }
 
-func (t *Table) readAddresses(c *conn, known *snapshot) ([]netip.Addr, error) {
-	backends, err := t.readBackends(c, known)
-	if err != nil {
-		return nil, err
-	}
-	addresses := slices.Collect(maps.Keys(backends))
-	for _, s := range []setID{shard4, shard6} {
-		es, err := t.readMap(c, s, known)
-		if err != nil {
-			return nil, err
-		}
-		for i := range es {
-			addresses = append(addresses, es[i].value.Addr())
-		}
-	}
-	return sortedSet(addresses), nil
-}
-
 // pair returns the public address and the backend of an element of a translating map; the sources of a shard are no single backend.
 func (e *element) pair() (public, backend netip.Addr) {
 	switch public = e.value.Addr(); {
@@ -188,19 +170,19 @@ func (e *element) pair() (public, backend netip.Addr) {
 	return e.addr, e.value.Addr()
 }
 
-// formerOf returns the public addresses of removed elements, sorted: what the flow audit has to look for beyond the new state.
-func formerOf(removed []element) []netip.Addr {
-	var former []netip.Addr
-	for i := range removed {
-		switch e := &removed[i]; {
+// publicsOf returns the public addresses of elements, sorted. Of removed ones they are what the flow audit has to look for beyond the new state.
+func publicsOf(es []element) []netip.Addr {
+	var publics []netip.Addr
+	for i := range es {
+		switch e := &es[i]; {
 		case e.pairs():
 			public, _ := e.pair()
-			former = append(former, public)
+			publics = append(publics, public)
 		case e.set == public4 || e.set == public6:
-			former = append(former, e.addr)
+			publics = append(publics, e.addr)
 		}
 	}
-	return sortedSet(former)
+	return sortedSet(publics)
 }
 
 // readMap returns the elements of a map, none of one that is missing or not of our type, and notes them in known.

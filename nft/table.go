@@ -234,7 +234,7 @@ func (t *Table) sync(state *nat.State) (Result, error) {
 		}
 		want, _ := stateElements(state)
 		result, err := t.replace(c, state, true, append(partedElements(parted), partings(old, want)...), reason)
-		result.Former, result.Parted = formerOf(old), parted
+		result.Former, result.Parted = publicsOf(old), parted
 		return result, err
 	}
 	result, err := t.correct(c, state, known)
@@ -309,7 +309,7 @@ func (t *Table) correct(c *conn, state *nat.State, known *snapshot) (Result, err
 		return Result{Invalid: invalid}, nil
 	}
 	result, err := t.write(c, del, add)
-	result.Invalid, result.Former = invalid, formerOf(del)
+	result.Invalid, result.Former = invalid, publicsOf(del)
 	if err == nil && len(strange) > 0 {
 		result.Reason = fmt.Sprintf("elements that natplane does not write in %s", t.layout.defs[strange[0]].name)
 	}

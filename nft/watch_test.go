@@ -3,12 +3,10 @@
 package nft
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"log/slog"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -130,7 +128,7 @@ func TestWatchOfAnOwnedTable(t *testing.T) {
 // The log names the process that changed the table, once per transaction.
 func TestWatchLogsTheProcess(t *testing.T) {
 	ns := testenv.NewT(t, "node")
-	var lines lockedBuffer
+	var lines testenv.Output
 	table := open(t, ns, Options{Unowned: true, Log: slog.New(slog.NewTextHandler(&lines, nil))})
 	watch(t, table)
 	syncTo(t, table, sampleState())
@@ -142,21 +140,4 @@ func TestWatchLogsTheProcess(t *testing.T) {
 		return nil
 	})
 	require.Equal(t, 1, strings.Count(lines.String(), "\n"), lines.String())
-}
-
-type lockedBuffer struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (b *lockedBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buf.Write(p)
-}
-
-func (b *lockedBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buf.String()
 }

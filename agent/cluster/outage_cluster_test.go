@@ -5,12 +5,10 @@
 package cluster_test
 
 import (
-	"bytes"
 	"fmt"
 	"log/slog"
 	"os"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -33,7 +31,7 @@ func TestServerAway(t *testing.T) {
 		require.NoError(t, err)
 	}
 	c := twoNodes(t)
-	line, log := newLine(), &buffer{}
+	line, log := newLine(), &testenv.Output{}
 	v := follow(t, line.cuttable(agentConfig(t, c)), nodeA, slog.New(slog.NewTextHandler(log, nil)))
 	v.eventually(t, soon, "first lists", func(o nat.Objects, complete bool) bool { return complete && endpoints(o, "vm-1")["10.244.1.10"] })
 
@@ -93,22 +91,4 @@ func connected(v *view, want bool) error {
 		return fmt.Errorf("connected: %t (%s)", is, why)
 	}
 	return nil
-}
-
-// buffer is a log that can be read while it is written.
-type buffer struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (b *buffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.text.Write(p)
-}
-
-func (b *buffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.text.String()
 }

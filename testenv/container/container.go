@@ -3,43 +3,29 @@
 package container
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"strings"
-	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/natplane/natplane/testenv"
 )
 
 // Container is one that was started.
 type Container struct {
 	cmd     *exec.Cmd
 	pidFile string
-	output  output
+	output  testenv.Output
 	done    chan struct{}
-}
-
-// output is read while others write to it.
-type output struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (o *output) Write(b []byte) (int, error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.buf.Write(b)
 }
 
 // Output is what it wrote so far, to either of its outputs.
 func (c *Container) Output() string {
-	c.output.mu.Lock()
-	defer c.output.mu.Unlock()
-	return c.output.buf.String()
+	return c.output.String()
 }
 
 // Signal sends a signal to the process, as a kubelet does that ends a Pod.
